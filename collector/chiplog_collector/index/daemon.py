@@ -179,7 +179,12 @@ def _reader(place: Paths, database: Database, url: str, *, is_alone: bool) -> "S
     log = database.log_id.hex()
     gb_max = read_limits(os.environ).cold_gb
     former = former_owner(place.collector / "log")
-    return StoreReader(database.connection, url, log, directory, gb_max, place.files, is_alone=is_alone, former=former)
+    reader = StoreReader(
+        database.connection, url, log, directory, gb_max, place.files, is_alone=is_alone, former=former
+    )
+    if not is_alone:
+        reader.note_deletions = DeletionRequests(place.store, log).note_news
+    return reader
 
 
 def _cutter(place: Paths, database: Database, url: str) -> "PieceCutter":

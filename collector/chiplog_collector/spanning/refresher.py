@@ -4,7 +4,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from chiplog_collector.spanning.local_files import LocalFiles
 from chiplog_collector.spanning.merged_views import doubled_facts, make_views, quoted
 from chiplog_collector.store.delta_store import DeltaStore, Heartbeat, StoredFile, StoreError
 from chiplog_collector.store.heartbeat import SILENT_S
-from chiplog_collector.store.published_tables import COMPLETE, ORDERS
+from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS
 from chiplog_schemas.query.query_messages import QueryRejected
 from chiplog_schemas.sql import LARGE, SERIES, series_sql, views_sql
 
@@ -62,6 +62,7 @@ class StoreReader:
         self._log_id = log
         self._former, self._former_end = ("", -1) if former is None else (former[0].hex(), former[1])
         self._directory = directory
+        self.note_deletions: Callable[[], None] = lambda: None  # called when another log may have deleted something
         directory.mkdir(parents=True, exist_ok=True)
         [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
         _attach(connection, directory / "cache.duckdb")
@@ -79,6 +80,8 @@ class StoreReader:
         self._seen = _UNSEEN  # the version of the table that is committed last
         self._faults: set[str] = set()  # files that cannot be read
         self._beats: list[Heartbeat] = []
+        self._listed: dict[str, list[StoredFile]] = {}  # by table: its files; empty if they must be listed again
+        self._ahead: set[tuple[str, int]] = set()  # logs and their last pieces, which no heartbeat names
         self._silent: list[tuple[str, str, datetime]] | None = None
         self._doubled: list[tuple[int, str, int, int]] = []
         self._list_at = 0.0  # the files of all tables, whether there is a new piece or not
@@ -136,39 +139,45 @@ class StoreReader:
             if not self._is_away:
                 _log.warning("the store %s cannot be read: %s; trying again", self.store.url, reason)
             self._is_away = True
-            self._look_at = 0.0  # the sign of news is not lost
+            self._listed = {}  # the sign of news is not lost
             self.cold.trouble = reason
 
     def refresh(self) -> bool:
         """Take what has been committed since the last time. Return False if that is nothing."""
         beats = self.store.heartbeats(self._beats)
-        has_news = {beat.mark for beat in beats} != {beat.mark for beat in self._beats}
+        known = {beat.mark for beat in self._beats}
+        news = [beat for beat in beats if beat.mark not in known]
         self._beats = beats
         self._note_silent(beats)
-        # A publisher that is killed between a commit and its heartbeat has news without a sign of them.
-        if not has_news and time.monotonic() < self._look_at:
-            return False
-        self._look_at = time.monotonic() + LOOK_S
-        version = self.store.version(COMPLETE)
-        # Files that were merged or rewritten since are removed after 7 days, whether pieces come or not.
-        if version == self._seen and time.monotonic() < self._list_at:
-            return False
-        self._list_at = time.monotonic() + LIST_S
+        # safeguard: unreadable-heartbeat-is-news
+        is_all = not self._listed or any(not isinstance(beat.content.get("tables"), dict) for beat in news)
+        if not is_all and not self._moved():
+            # A publisher that is killed between a commit and its heartbeat has news without a sign of them.
+            if time.monotonic() < self._look_at:
+                return False
+            self._look_at = time.monotonic() + LOOK_S
+            # Files that were merged or rewritten since are removed after 7 days, whether pieces come or not.
+            if self.store.version(COMPLETE) == self._seen and time.monotonic() < self._list_at:
+                return False
+            is_all = True
         is_renumbered = self._held.is_renumbered()  # safeguard: moved-producer-is-one
-        # From the table that is committed last to the first one: whatever is found refers to what is found later.
-        files = {table: self.store.snapshot(table) for table in reversed(ORDERS)}
-        ends = [(file.log, file.ranges["number"][1]) for file in files[COMPLETE] if "number" in file.ranges]
-        own = [number for log, number in ends if log == self._log_id]
-        before = [min(number, self._former_end) for log, number in ends if log == self._former]
-        until = max([-1, *own, *before])
+        is_all = is_all or is_renumbered or time.monotonic() >= self._list_at
+        if is_all:
+            self._look_at, self._list_at = time.monotonic() + LOOK_S, time.monotonic() + LIST_S
+        files, self._listed = self._listed, {}
+        looked = self._look(files, is_all=is_all)
+        ends = _ends(files[COMPLETE])
+        until = max(ends.get(self._log_id, -1), min(ends.get(self._former, -1), self._former_end))
         new: dict[str, list[StoredFile]] = {}
         replaced = set()
-        for table in small_tables():
+        for table in set(small_tables()) & looked:
             loaded, found = self._held.loaded(table), {file.path: file for file in files[table]}
             if is_renumbered or loaded - found.keys():  # the latter: merged into others, or rewritten
                 replaced.add(table)
                 loaded = set()
             new[table] = [file for path, file in found.items() if path not in loaded]
+        if any(file.log != self._log_id for file in new.get(DELETIONS, ())):
+            self.note_deletions()
         copies = self._directory / "new"
         shutil.rmtree(copies, ignore_errors=True)
         copies.mkdir()
@@ -182,8 +191,39 @@ class StoreReader:
         if is_renumbered:
             self._doubled = []
         self._leave_out_doubled()
-        self._seen = _UNSEEN if faults else version
+        self._seen = self.store.versions.get(COMPLETE, -1)
+        self._listed = {} if faults else files
         return True
+
+    def _moved(self) -> dict[str, int]:
+        """Return the tables that have a newer commit than was seen here, as the heartbeats name it."""
+        named: dict[str, int] = {}
+        for beat in self._beats:
+            tables = beat.content.get("tables")
+            for table, version in tables.items() if isinstance(tables, dict) else ():
+                if table in ORDERS and isinstance(version, int) and version > self.store.versions.get(table, -1):
+                    named[table] = max(version, named.get(table, -1))
+        return named
+
+    def _look(self, files: dict[str, list[StoredFile]], *, is_all: bool) -> set[str]:
+        """List the files of the tables that have news, or of all. Return which were listed.
+
+        From the table that is committed last to the first one: whatever is found refers to what is found later.
+        """
+        moved, looked = self._moved(), set()
+        for table in reversed(ORDERS):
+            if not is_all and table not in moved:
+                continue
+            files[table] = self.store.snapshot(table)
+            looked.add(table)
+            # What was committed since may refer to what the tables before it got since.
+            # safeguard: later-commit-opens-the-rest
+            is_all = is_all or self.store.versions.get(table, -1) > moved[table]
+            if table == COMPLETE:
+                named = {(beat.log, beat.content.get("number")) for beat in self._beats}
+                ahead = {end for end in _ends(files[COMPLETE]).items() if end not in named}
+                is_all, self._ahead = is_all or not ahead <= self._ahead, ahead
+        return looked
 
     def _copies(
         self, new: Mapping[str, Sequence[StoredFile]], directory: Path
@@ -262,6 +302,15 @@ class StoreReader:
             selected = ", ".join(f"NULL::{kind} AS {name}" for name, kind in columns.items())
             self._cursor.execute(f"COPY (SELECT {selected} LIMIT 0) TO {quoted(str(found[table]))} (FORMAT parquet)")
         return found
+
+
+def _ends(files: Sequence[StoredFile]) -> dict[str, int]:
+    """Return by log the record that ends its last piece. files: of the table COMPLETE."""
+    found: dict[str, int] = {}
+    for file in files:
+        if file.log and "number" in file.ranges:
+            found[file.log] = max(file.ranges["number"][1], found.get(file.log, -1))
+    return found
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

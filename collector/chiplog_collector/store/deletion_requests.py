@@ -5,6 +5,7 @@ The publisher finds them in the table `deletions`, and the index answers each by
 CHIPLOG_DIR/collector/store/
   requests.json     {"seen": {log: number of its last piece}, "waiting": [[log, number, run ID], …]}; by the publisher
   answered.json     [[log, number, run ID], …]: those that need nothing any more; by the index
+  deletions.new     exists if the table has rows that the publisher has not looked at; made by the index
 """
 
 import json
@@ -27,7 +28,7 @@ class DeletionRequest:
 
 
 class DeletionRequests:
-    """The two files. Any method raises OSError.
+    """The three files. Any method raises OSError.
 
     Args:
         directory: The directory `store` of a collector.
@@ -39,6 +40,20 @@ class DeletionRequests:
         self._log = log
         self._requests = directory / "requests.json"
         self._answered = directory / "answered.json"
+        self._news = directory / "deletions.new"
+
+    def note_news(self) -> None:
+        """Note that another log may have deleted something: the publisher then looks at the table."""
+        ensure_private_dir(self._directory)
+        self._news.touch()
+
+    def take_news(self) -> bool:
+        """Return True if the table may have news, once."""
+        try:
+            self._news.unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
     def take(self, found: Iterable[DeletionRequest]) -> None:
         """Keep the requests that are new. Those before the first look concern nothing that is recorded later.

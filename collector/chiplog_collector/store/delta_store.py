@@ -160,6 +160,7 @@ class DeltaStore:
         self.url = url.rstrip("/")
         self._log = log
         self._tables: dict[str, DeltaTable] = {}
+        self.versions: dict[str, int] = {}  # by table: the newest commit that is known here
         self.is_disk = url.startswith("file:")
         self._opened: ObjectStore | None = None
         self._ahead: timedelta | None = None  # the store's clock of this host's, which counts from its start
@@ -174,6 +175,7 @@ class DeltaStore:
     def forget_tables(self) -> None:
         """Read each table again the next time: an outage may have ended with another disk."""
         self._tables.clear()
+        self.versions.clear()
 
     def check(self) -> None:
         """Refuse a store that replaces an object which was to be created: two commits would become one.
@@ -511,6 +513,7 @@ class DeltaStore:
         if self.is_disk:
             _try(table.update_incremental)
             self._sync(name, added, range(before + 1, table.version() + 1))
+        self.versions[name] = max(table.version(), before + 1)
 
     def _version(self, table: DeltaTable, name: str) -> int | None:
         return _try(lambda: table.transaction_version(self._app(name)))
@@ -526,6 +529,7 @@ class DeltaStore:
                 self._tables[name] = table
             else:
                 table.update_incremental()
+            self.versions[name] = table.version()
             self.requests["get"] += 1 + table.version() % CHECKPOINT_COMMITS  # the commits since the checkpoint
         except TableNotFoundError:
             return None

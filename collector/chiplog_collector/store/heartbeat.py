@@ -1,12 +1,12 @@
 """What a publisher writes beside the tables: that it lives, how far it is, and what waits at its collector.
 
 One object for each log, replaced after each piece and once a minute while nothing arrives. Readers see news by listing
-these objects, and call a collector silent by the time that the store gives them.
+these objects, open the tables of which an object names a newer commit, and call a collector silent by the time that the
+store gives them.
 """
 
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -28,7 +28,7 @@ class Beats:
         store: The store.
         outbox: What waits for it.
         keeps_files: True if the contents of saved files stay at the collector.
-        others: Counts of requests beside those of the store.
+        maintained: The handles by which the same process maintains the store.
         deletions: What other logs want deleted. A heartbeat has how much of that is done, for the time after this log.
         clock: In seconds, never set back.
     """
@@ -39,14 +39,14 @@ class Beats:
         outbox: Outbox,
         *,
         keeps_files: bool,
-        others: Counter[str] | None = None,
+        maintained: DeltaStore | None = None,
         deletions: DeletionRequests | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._outbox = outbox
         self._keeps_files = keeps_files
-        self._others = others if others is not None else Counter()
+        self._stores = [store] if maintained is None else [store, maintained]
         self._deletions = deletions
         self._clock = clock
         self._since = _now()
@@ -87,8 +87,17 @@ class Beats:
             "keeps_files": self._keeps_files,
             "since": self._since,
             "deletions": None if self._deletions is None else self._deletions.answered_until(),
-            "requests": {kind: self._store.requests[kind] + self._others[kind] for kind in REQUESTS},
+            "requests": {kind: sum(store.requests[kind] for store in self._stores) for kind in REQUESTS},
+            "tables": self._versions(),
         }
+
+    def _versions(self) -> dict[str, int]:
+        """Return the newest commit of each table that this process knows."""
+        found: dict[str, int] = {}
+        for store in self._stores:
+            for table, version in list(store.versions.items()):
+                found[table] = max(version, found.get(table, -1))
+        return found
 
 
 def _now() -> str:

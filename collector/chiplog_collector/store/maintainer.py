@@ -21,7 +21,7 @@ from chiplog_collector.store.delta_store import RETIRED_FROM, Addition, DeltaSto
 from chiplog_collector.store.parquet_files import bounded_engine, row_count, write_rows
 from chiplog_collector.store.published_tables import DELETIONS, ORDERS
 
-LOOK_S = 60.0  # between two looks; a table gets six pieces in that time. One request, if there is nothing new
+LOOK_S = 60.0  # between two looks; a table gets six pieces in that time. No request while nothing arrives
 VACUUM_S = 24 * 3600.0  # a listing of all files
 GONE_S = 7 * 24 * 3600.0  # without a heartbeat, a log is gone: longer than a holiday weekend without power
 GONE_LOOK_S = 3600.0  # between two looks whether a log is gone of which something is to be deleted
@@ -91,7 +91,10 @@ class Maintainer:
         has_news, self._has_news = self._has_news, False
         is_vacuum = now >= self._vacuum_at
         try:
-            has_new_deletions = self._look_for_deletions()
+            is_told = self._requests is not None and self._requests.take_news()
+            has_new_deletions = False
+            if has_news or is_told or now >= self._gone_at or self._seen == _UNSEEN:
+                has_new_deletions = self._look_for_deletions()
             if (has_new_deletions or now >= self._gone_at) and self._delete_for_gone(now):
                 has_new_deletions = self._look_for_deletions()
             if not (has_news or has_new_deletions):

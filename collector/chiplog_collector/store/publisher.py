@@ -249,7 +249,7 @@ def serve(place: Paths, url: str) -> int:
     former = None if before is None else (DeltaStore(url, before[0].hex()), before[1])
     publisher, maintained = Publisher(store, outbox, log, files, former), DeltaStore(url, log)
     requests = DeletionRequests(place.store, log)
-    beats = Beats(store, outbox, keeps_files=files is None, others=maintained.requests, deletions=requests)
+    beats = Beats(store, outbox, keeps_files=files is None, maintained=maintained, deletions=requests)
     maintainer = Maintainer(maintained, place.store / "compaction", requests)
     maintainer.start()
     backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)

@@ -3,14 +3,20 @@
 import logging
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from chiplog_collector.store.delta_store import Addition, DeltaStore
+from chiplog_collector.store.heartbeat import Beats
+from chiplog_collector.store.outbox import Outbox
+from chiplog_collector.store.published_tables import ORDERS
 from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
+from tests.support.store_files import DAY, LOG, parquet
 from tests.support.store_reader import Reader
 from tests.support.waiting import WAIT_S
 
@@ -96,3 +102,101 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_answers(
     assert len(reader.sql("FROM events")) == len(index.sql("FROM events"))
     reader.close()
     index.close()
+
+
+class Publisher:
+    """Publishes rows of chosen tables, and the heartbeat after them."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.store = DeltaStore(url, LOG)
+        self.beats = Beats(self.store, Outbox(directory / "outbox"), keeps_files=True)
+        self._directory = directory
+        self._until = -1
+
+    def commit(self, *tables: str) -> None:
+        for table in tables:
+            columns = {
+                "names": f"'key {self._until}' AS name",
+                "stored": "'ab' AS sha256",
+                "collectors": "'h' AS host, now() AS cut_at",
+            }[table]
+            query = f"SELECT '{LOG}' AS log, {self._until + 1}::BIGINT AS number, {columns}"
+            file = parquet(self._directory / "file.parquet", query)
+            self.store.publish(Addition(table, file, DAY, self._until, self._until + 1))
+
+    def publish(self, *tables: str) -> None:
+        self.commit(*tables)
+        self._until += 1
+        self.beats.note_published()
+        self.beats.beat(self._until)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Publisher, Reader, list[str]]]:
+    """A store that a reader has seen, and the tables that the reader then lists."""
+    publisher = Publisher(f"file://{tmp_path}/lake", tmp_path)
+    publisher.publish("names", "collectors")
+    reader = Reader(publisher.store.url, tmp_path)
+    listed: list[str] = []
+    snapshot = DeltaStore.snapshot
+    monkeypatch.setattr(DeltaStore, "snapshot", lambda store, table: listed.append(table) or snapshot(store, table))
+    yield publisher, reader, listed
+    reader.close()
+
+
+def test_a_reader_opens_the_tables_that_have_news(watched: tuple[Publisher, Reader, list[str]]) -> None:
+    publisher, reader, listed = watched
+    assert not reader.store.refresh()
+    publisher.publish("collectors")
+    assert reader.store.refresh()
+    assert listed == ["collectors"]
+    publisher.publish("names", "collectors")
+    assert reader.store.refresh()
+    assert listed == ["collectors", "collectors", "names"]
+    publisher.beats.note_published()
+    publisher.beats.beat(2)
+    assert not reader.store.refresh(), "a heartbeat alone is no news"
+    assert len(listed) == 3
+
+
+@proves(
+    "unreadable-heartbeat-is-news", "a heartbeat that cannot be read, or of an older chiplog, is news of all tables"
+)
+@pytest.mark.parametrize("content", [{}, {"number": 1}, {"number": 1, "tables": "all"}])
+def test_a_heartbeat_without_tables_has_all_of_them_listed(
+    watched: tuple[Publisher, Reader, list[str]], content: dict[str, object]
+) -> None:
+    publisher, reader, listed = watched
+    publisher.commit("names")
+    publisher.store.put_heartbeat(content)
+    assert reader.store.refresh()
+    assert listed == list(reversed(ORDERS))
+
+
+@proves("later-commit-opens-the-rest", "what was committed after its heartbeat has the tables before it listed, too")
+def test_a_commit_after_the_heartbeat_has_the_tables_before_it_listed(
+    watched: tuple[Publisher, Reader, list[str]],
+) -> None:
+    publisher, reader, listed = watched
+    publisher.publish("stored", "collectors")
+    publisher.commit("names", "stored")  # of the next piece
+    assert reader.store.refresh()
+    assert listed == ["collectors", "stored", "producers", "runs", "deletions", "names"]
+    assert reader.sql("SELECT count(*) FROM held.names") == [(2,)]
+
+
+def test_a_piece_whose_publisher_was_killed_before_its_heartbeat_is_seen(
+    watched: tuple[Publisher, Reader, list[str]], tmp_path: Path
+) -> None:
+    publisher, reader, listed = watched
+    publisher.commit("names", "collectors")
+    (tmp_path / "other").mkdir()
+    other = DeltaStore(publisher.store.url, "ef" * 16)
+    row = f"SELECT '{'ef' * 16}' AS log, 5::BIGINT AS number, 'o' AS host, now() AS cut_at"
+    other.publish(Addition("collectors", parquet(tmp_path / "other" / "file.parquet", row), DAY, -1, 5))
+    other.put_heartbeat({"number": 5, "tables": other.versions})
+    assert reader.store.refresh()
+    assert listed == list(reversed(ORDERS))
+    listed.clear()
+    assert not reader.store.refresh()
+    assert listed == []

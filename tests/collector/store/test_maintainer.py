@@ -100,7 +100,11 @@ def test_what_another_log_deletes_is_noted_and_removed_without_news_of_the_own_l
         {row.format(log="log", producer="'p'", request=False)} UNION ALL
         {row.format(log="log", producer="NULL", request=True)})"""
     store.publish(Addition("deletions", parquet(tmp_path / "file.parquet", query), DAY, -1, 9))
+    before = store.requests.copy()
     found.turn(1.0)
+    assert (requests.waiting(), store.requests) == ([], before), "nothing is requested while nothing arrives"
+    requests.note_news()
+    found.turn(2.0)
     assert requests.waiting() == [DeletionRequest("log", 9, "run")]
     assert n_files(tmp_path) == 0
 

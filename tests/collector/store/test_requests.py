@@ -11,6 +11,7 @@ from chiplog_collector.store.delta_store import CHECKPOINT_COMMITS, Addition, De
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_server import BUCKET
 from tests.support.store_files import DAY, LOG, parquet
+from tests.support.store_reader import Reader
 
 URL = f"s3://{BUCKET}/chip log"
 PUT_AND_LIST_MAX, GET_MAX, REFRESH_MAX = 7, 25, 3
@@ -48,3 +49,27 @@ def test_a_look_without_news_is_one_listing_of_heartbeats(proxy: S3Proxy) -> Non
     counts = counted(proxy, lambda: reader.heartbeats(seen))
     assert counts == {"LIST": 1, "GET": 1}
     assert sum(counts.values()) <= REFRESH_MAX
+
+
+def test_a_look_with_news_opens_the_tables_that_have_some(
+    proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By table one listing, the new commit and, of a small table, the new file."""
+    store, looked = DeltaStore(URL, LOG), 0
+    row = f"SELECT '{LOG}' AS log, {{number}}::BIGINT AS number, 'host' AS host, now() AS cut_at"
+    reader = None
+    for until in range(4):
+        for table, query in (("metrics", None), ("collectors", row.format(number=until))):
+            file = parquet(tmp_path / "file.parquet", query) if query else parquet(tmp_path / "file.parquet")
+            store.publish(Addition(table, file, DAY, until - 1, until))
+        store.put_heartbeat({"number": until, "tables": store.versions})
+        if reader is None:
+            reader = Reader(URL, tmp_path)
+            continue
+        counts = counted(proxy, reader.store.refresh)
+        assert counts == {"LIST": 3, "GET": 6}
+        assert counted(proxy, reader.store.refresh) == {"LIST": 1}
+        looked += 1
+    assert looked == 3
+    assert reader is not None
+    reader.close()
