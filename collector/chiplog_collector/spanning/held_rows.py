@@ -256,11 +256,13 @@ def _derived(main: str, log: str) -> Iterable[str]:
     """Yield the statements that compute what depends on the newest rows of the dimensions."""
     held = f"{CATALOG}.held"
     newest = newest_rows("producers", "producer", f"'{log}'")
-    # safeguard: silent-collector-is-unknown
+    # What a silent collector has and did not publish is unknown: produced and pending are NULL, as for a lost node.
+    # safeguard: silent-collector-is-unknown, silent-collector-pending-unknown
     yield f"""CREATE OR REPLACE TABLE {held}.newest_producers AS
         SELECT h.* EXCLUDE (log) REPLACE (
             coalesce(l.attempt, h.attempt) AS attempt, coalesce(l.is_primary, h.is_primary) AS is_primary,
-            CASE WHEN h.role = 'rank' AND s.log IS NOT NULL THEN coalesce(h.state, 'unknown') ELSE h.state END AS state
+            CASE WHEN h.role = 'rank' AND s.log IS NOT NULL THEN coalesce(h.state, 'unknown') ELSE h.state END AS state,
+            h.is_presumed OR (h.role = 'rank' AND s.log IS NOT NULL AND h.state IS NULL) AS is_presumed
         )
         FROM ({newest}) h LEFT JOIN {held}.placed l ON l.producer = h.producer
         LEFT JOIN {held}.silent s ON s.log = h.log

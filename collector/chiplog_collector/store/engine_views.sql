@@ -377,6 +377,6 @@ WITH losses AS (
 SELECT run_id, label, attempt, CASE WHEN NOT is_unknown THEN CAST(sum(produced) AS BIGINT) END AS produced,
        CAST(sum(stored) AS BIGINT) AS stored, CAST(sum(lost) AS BIGINT) AS lost,
        CASE WHEN NOT is_unknown THEN CAST(sum(produced - stored - lost) AS BIGINT) END AS pending,
-       nullif(concat_ws('; ', CASE WHEN is_unknown THEN 'unknown: the node was lost, and what it had not sent' END,
+       nullif(concat_ws('; ', CASE WHEN is_unknown THEN 'unknown: the node or collector was lost, and what it had not sent' END,
            nullif(array_to_string(list_sort(list(reasons) FILTER (WHERE reasons IS NOT NULL)), '; '), '')), '') AS reasons
 FROM counted GROUP BY owner, is_unknown, run_id, label, attempt;

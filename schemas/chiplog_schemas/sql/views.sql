@@ -458,7 +458,7 @@ WITH lost AS (
 SELECT run_id, label, attempt, CASE WHEN NOT is_unknown THEN sum(produced)::BIGINT END AS produced,
        sum(stored)::BIGINT AS stored, sum(lost)::BIGINT AS lost,
        CASE WHEN NOT is_unknown THEN sum(produced - stored - lost)::BIGINT END AS pending,
-       nullif(concat_ws('; ', CASE WHEN is_unknown THEN 'unknown: the node was lost, and what it had not sent' END,
+       nullif(concat_ws('; ', CASE WHEN is_unknown THEN 'unknown: the node or collector was lost, and what it had not sent' END,
                         string_agg(reasons, '; ' ORDER BY reasons)), '') AS reasons
 FROM counted GROUP BY owner, is_unknown, run_id, label, attempt;
 

@@ -84,6 +84,12 @@ def test_a_rank_that_moves_to_another_collector_stays_one(tmp_path: Path) -> Non
     part="coalesce(h.state, 'unknown')",
     new="h.state",
 )
+@proves(
+    "silent-collector-pending-unknown",
+    "what a silent collector has and did not publish is unknown, not zero",
+    part="(h.role = 'rank' AND s.log IS NOT NULL AND h.state IS NULL)",
+    new="false",
+)
 def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +100,7 @@ def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(
     reader = Reader(store.url, tmp_path)
     query = "SELECT l.state, r.state, r.ended_at FROM labels l JOIN runs r USING (run_id)"
     assert reader.sql(query) == [("running", "running", None)]
+    [(stored,)] = reader.sql("SELECT stored FROM completeness WHERE pending IS NOT NULL")
     beat = tmp_path / "lake" / "heartbeats" / index.log_id.hex()
     before = time.time() - 200
     os.utime(beat, (before, before))
@@ -101,9 +108,12 @@ def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(
     assert reader.sql(query) == [("unknown", "unknown", None)]
     [(message,)] = reader.sql("SELECT message FROM events WHERE kind = 'collector_silent'")
     assert "machine-7 is silent since" in message
+    counts = "SELECT produced, stored, lost, pending FROM completeness"
+    assert reader.sql(counts) == [(None, stored, 0, None)]
     store.put_heartbeat({"host": "machine-7"})
     reader.store.refresh()
     assert reader.sql(query) == [("running", "running", None)]
     assert reader.sql("SELECT message FROM events WHERE kind = 'collector_silent'") == []
+    assert reader.sql(counts) == [(stored, stored, 0, 0)]
     reader.close()
     index.close()

@@ -270,7 +270,7 @@ def test_what_a_lost_node_had_not_sent_is_unknown_until_it_is_back(index: Index)
     index.take(whole(zero, one, agent))
     assert index.sql(runs) == [("finished", 0, 1)]
     index.take((Kind.PRESENCE, pack([b"S" * 16, False, 12_000_000, "node-a", "boot-1"])))
-    unknown = "unknown: the node was lost, and what it had not sent; journal full"
+    unknown = "unknown: the node or collector was lost, and what it had not sent; journal full"
     assert index.sql(query) == [("rank0", 2, 2, 0, 0, None), ("rank1", None, 5, 5, None, unknown)]
     assert index.sql(runs) == [("finished", 1, 0)]
     index.take((Kind.PRESENCE, pack([b"S" * 16, True, 0, "node-a", "boot-1"])))
