@@ -1,6 +1,8 @@
 """Files of a store on this disk: those of a directory in place, those of a bucket as copies, kept for a while."""
 
 import contextlib
+import hashlib
+import logging
 import math
 import os
 import shutil
@@ -16,13 +18,28 @@ from chiplog_collector.store.delta_store import DeltaStore, StoredFile, StoreErr
 from chiplog_schemas.storage.content_files import content_path
 
 KEPT_BYTES = 20_000_000_000  # of copies: two of the largest queries that are allowed
+CONTENTS_BYTES = 10_000_000_000  # of copied contents of saved files: some checkpoints
+_CONTENT_READ_S = 60.0  # from its copy to the end of the query that asked for it
+_COPIED_NS = 0  # the time of change that marks a copy: a content that the collector itself received has a later one
 _AT_ONCE = 8  # files that are copied at the same time: one stream rarely fills a link
+_log = logging.getLogger("chiplog.index")
 
 
 class LocalFiles:
-    """Copies of a store's files in a directory of its own, the least used ones removed first. Thread-safe."""
+    """Copies of a store's files in a directory of its own, the least used ones removed first. Thread-safe.
 
-    def __init__(self, store: DeltaStore, directory: Path, kept_bytes: int = KEPT_BYTES) -> None:
+    Copies of contents are among the contents of the collector itself. Those that it has received are never removed.
+    """
+
+    def __init__(
+        self,
+        store: DeltaStore,
+        directory: Path,
+        kept_bytes: int = KEPT_BYTES,
+        contents_bytes: int = CONTENTS_BYTES,
+    ) -> None:
+        self._contents = directory / "contents"  # an empty file for each content that was copied
+        self._contents_bytes = contents_bytes
         self._store = store
         self._directory = directory
         self._kept_bytes = kept_bytes
@@ -84,18 +101,55 @@ class LocalFiles:
 
         Raises:
             FileNotFoundError: The store does not have it.
-            OSError: The store or this disk refuses.
+            OSError: The store or this disk refuses, or its copy has another digest.
         """
         target = content_path(files, bytes.fromhex(digest))
         target.parent.mkdir(parents=True, exist_ok=True)
+        self._contents.mkdir(exist_ok=True)
         part = self._directory / f"{uuid.uuid4()}.part"
         try:
             self._store.fetch_content(digest, part)
-            shutil.move(part, target)
+            with part.open("rb") as copy:
+                found = hashlib.file_digest(copy, "sha256").hexdigest()
+            if found != digest:  # safeguard: copied-content-compared
+                _log.warning("content %s of %s has the SHA-256 %s; it is not used", digest, self._store.url, found)
+                raise OSError(f"content {digest} of {self._store.url} has another SHA-256; remove it there")
+            os.utime(part, ns=(time.time_ns(), _COPIED_NS))
+            with self._lock:
+                self._make_room_for(part.stat().st_size, files)
+                (self._contents / digest).touch()
+                if not target.exists():  # else the collector has received it since
+                    shutil.move(part, target)
         except StoreError as error:
             raise OSError(str(error)) from error
         finally:
             part.unlink(missing_ok=True)
+
+    def _make_room_for(self, n_bytes: int, files: Path) -> None:
+        """Remove the copied contents that were read least recently, until another one is within the bound."""
+        copies = []
+        for mark in self._contents.iterdir():
+            path = content_path(files, bytes.fromhex(mark.name))
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                mark.unlink()
+                continue
+            if found.st_mtime_ns != _COPIED_NS:  # safeguard: received-content-stays
+                mark.unlink()
+                continue
+            copies.append((found.st_atime, found.st_size, path, mark))
+        total = n_bytes + sum(size for _, size, _, _ in copies)
+        for read_at, size, path, mark in sorted(copies):
+            if total <= self._contents_bytes or time.time() - read_at < _CONTENT_READ_S:
+                return
+            aside = self._directory / f"{mark.name}.part"
+            os.rename(path, aside)
+            if aside.stat().st_mtime_ns != _COPIED_NS:  # its agent has just brought it
+                os.rename(aside, path)
+            aside.unlink(missing_ok=True)
+            mark.unlink()
+            total -= size
 
     def _copy(self, table: str, file: StoredFile, name: str) -> None:
         part = self._directory / f"{uuid.uuid4()}.part"

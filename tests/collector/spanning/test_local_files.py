@@ -1,5 +1,8 @@
 """Copies of a bucket's files: made once, kept within a bound, and never removed while they are read."""
 
+import hashlib
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -53,3 +56,56 @@ def test_files_that_do_not_arrive_in_time_are_an_error_and_arrive_later(store: D
         pass
     with local.opened("phases", files) as paths:
         assert Path(paths[0]).stat().st_size == files[0].size_bytes
+
+
+class Contents:
+    """Contents in a store on this disk, and a directory for their copies."""
+
+    def __init__(self, directory: Path, contents_bytes: int = 10) -> None:
+        self.lake, self.files = directory / "lake", directory / "files"
+        self.store = DeltaStore(f"file://{self.lake}", LOG)
+        self.local = LocalFiles(self.store, directory / "copies", contents_bytes=contents_bytes)
+
+    def put(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        (self.lake.parent / "file").write_bytes(data)
+        self.store.put_content(digest, self.lake.parent / "file")
+        return digest
+
+    def path(self, digest: str) -> Path:
+        return self.files / digest[:2] / digest
+
+    def fetch(self, digest: str) -> None:
+        """Copy a content; its copy was last read long ago."""
+        self.local.fetch_content(digest, self.files)
+        os.utime(self.path(digest), ns=(time.time_ns() - 10**12, self.path(digest).stat().st_mtime_ns))
+
+
+@proves("copied-content-compared", "a content of a store whose bytes have another SHA-256 is not used", condition=False)
+def test_a_content_that_is_damaged_in_the_store_is_refused_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    contents = Contents(tmp_path)
+    digest = contents.put(b"a content")
+    (contents.lake / "contents" / digest).write_bytes(b"A content")
+    with pytest.raises(OSError, match=f"content {digest} of file://.* has another SHA-256; remove it there"):
+        contents.fetch(digest)
+    assert digest in caplog.text
+    assert not contents.path(digest).exists()
+    assert not list((tmp_path / "copies").glob("*.part"))
+
+
+@proves("received-content-stays", "a content that the collector itself has received is not removed", condition=False)
+def test_copied_contents_are_kept_within_their_bound_and_received_ones_for_good(tmp_path: Path) -> None:
+    contents = Contents(tmp_path)
+    first, second, third, fourth = (contents.put(data) for data in (b"1" * 4, b"2" * 4, b"3" * 4, b"4" * 4))
+    contents.fetch(first)
+    contents.fetch(second)
+    os.utime(contents.path(first))  # as the receiver does with a content that an agent brings
+    contents.fetch(third)
+    assert [contents.path(digest).exists() for digest in (first, second, third)] == [True, True, True]
+    contents.fetch(fourth)
+    assert [contents.path(digest).exists() for digest in (first, second, third, fourth)] == [True, False, True, True]
+    contents.fetch(second)
+    assert contents.path(second).read_bytes() == b"2" * 4
+    assert contents.path(first).exists()
