@@ -7,6 +7,7 @@ the commit if another process has committed for this log since.
 
 import io
 import json
+import math
 import os
 import re
 import time
@@ -46,6 +47,7 @@ RETIRED_FROM = 1 << 62  # numbers of what others delete of a log that is gone: a
 _DAY = "day"  # of receipt: the partition of each table
 _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that it does not know
 _ERROR_CHARS = 300
+_CLOCKS_APART_S = 60.0  # of a host and its store, without a fault
 _INSTANCE_METADATA = "169.254.169.254"  # where cloud machines get credentials
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs prints arrows between the causes of an error
 T = TypeVar("T")
@@ -335,7 +337,7 @@ class DeltaStore:
         version = _try(lambda: opened.transaction_version(MAINTENANCE))
         if not {file.path for file in old} <= set(_try(lambda: opened.get_add_actions().column("path").to_pylist())):
             raise StoreError(f"{table} has been rewritten since; nothing is changed")  # safeguard: stale-list-refused
-        now_ms = int(time.time() * 1000)
+        now_ms = int(self.now().timestamp() * 1000)
         added = [
             self._upload(table, f"{_DAY}={old[0].day}/{COMPACTED}{uuid.uuid4()}.parquet", path, is_change=is_change)
             for path in new
@@ -362,13 +364,19 @@ class DeltaStore:
     def vacuum(self, table: str) -> int:
         """Delete the commits that are in a checkpoint and older than 7 days, and the files that no later one names.
 
+        Times are those of the store. A host whose clock is ahead leaves commits to others.
+
         Returns: The number of these files.
         """
         opened = self._open(table)
         if opened is None:
             return 0
-        _try(opened.cleanup_metadata)  # safeguard: old-commits-removed
-        return len(_try(lambda: opened.vacuum(retention_hours=KEPT_HOURS, dry_run=False, full=True)))
+        # Delta compares with the clock of this host.
+        ahead_h = math.ceil(max(0.0, (datetime.now(UTC) - self.now()).total_seconds() - _CLOCKS_APART_S) / 3600.0)
+        if not ahead_h:
+            _try(opened.cleanup_metadata)  # safeguard: old-commits-removed
+        kept_hours = KEPT_HOURS + ahead_h  # safeguard: wrong-clock-removes-nothing-early
+        return len(_try(lambda: opened.vacuum(retention_hours=kept_hours, dry_run=False, full=True)))
 
     # -- contents --
 

@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,7 +143,7 @@ class Publisher:
         return self._store.has_piece(table, self._outbox.piece(until).id)
 
     def publish_next(self, progress: Callable[[], None] = lambda: None) -> bool:
-        """Publish the oldest piece. Return False if none waits. progress: called after each content."""
+        """Publish the oldest piece. Return False if none waits. progress: called often while contents are stored."""
         waiting = self._outbox.ends()
         if not waiting:
             return False
@@ -179,13 +180,17 @@ class Publisher:
         with duckdb.connect() as connection:
             query = "SELECT DISTINCT sha256 FROM read_parquet(?) ORDER BY sha256"
             found = connection.execute(query, [str(self._outbox.file(piece, "stored"))]).fetchall()
-        for (digest,) in found:
-            try:
+        with ThreadPoolExecutor(1) as pool:  # one content may take longer than a collector may be silent
+            for (digest,) in found:
                 path = content_path(self._files, bytes.fromhex(digest))
-                is_renewed = self._store.put_content(digest, path) or is_renewed
-            except FileNotFoundError:  # its rows were deleted since
-                _log.info("content %s is not at the collector any more; the store does without it", digest)
-            progress()
+                stored = pool.submit(self._store.put_content, digest, path)
+                while wait([stored], _POLL_S).not_done:
+                    progress()  # safeguard: long-upload-is-not-silence
+                progress()
+                try:
+                    is_renewed = stored.result() or is_renewed
+                except FileNotFoundError:  # its rows were deleted since
+                    _log.info("content %s is not at the collector any more; the store does without it", digest)
         return is_renewed
 
     @property

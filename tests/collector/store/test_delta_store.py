@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -196,3 +197,29 @@ def test_vacuum_removes_what_was_never_committed_and_keeps_what_old_snapshots_na
     names = {path.name for path in folder.iterdir()}
     assert len(names) == 3 + 1 + 1
     assert "abandoned.parquet" not in names
+
+
+@proves(
+    "wrong-clock-removes-nothing-early",
+    "a host whose clock is a year ahead of the store's removes no file that readers of this week may read",
+    value="KEPT_HOURS",
+)
+def test_a_host_whose_clock_is_a_year_ahead_removes_nothing_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta asks the clock of this host, so it is the store that is a year behind."""
+    year = timedelta(days=365)
+    monkeypatch.setattr(DeltaStore, "now", lambda store: datetime.now(UTC) - year)
+    store, file = store_of(tmp_path), parquet(tmp_path / "file.parquet")
+    for after, until in ((-1, 5), (5, 8)):
+        store.publish(Addition("metrics", file, DAY, after, until, f"{until:016x}"))
+    store.replace("metrics", store.snapshot("metrics"), [file])
+    folder = tmp_path / "a lake" / "metrics"
+    then = (datetime.now(UTC) - year).timestamp()
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then))
+    before = sorted(folder.rglob("*"))
+    assert store.vacuum("metrics") == 0
+    assert sorted(path for path in folder.rglob("*") if path in before) == before
+    monkeypatch.undo()
+    assert store_of(tmp_path).vacuum("metrics") == 2, "they are a year old by the clock of a disk"

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -374,6 +375,24 @@ def test_a_piece_that_was_merged_before_it_was_noted_is_its_own(
         collector.publisher.begin()
         collector.publisher.publish_next()
     expect_rows_of_index(collector)
+
+
+@proves("long-upload-is-not-silence", "a collector writes heartbeats also while one content takes long to store")
+def test_heartbeats_go_on_while_one_content_is_stored(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chiplog_collector.store.publisher._POLL_S", 0.01)
+    beaten, done = threading.Event(), []
+
+    def slow(*_: object) -> bool:
+        done.append(f"stored after a heartbeat: {beaten.wait(5.0)}")
+        return False
+
+    monkeypatch.setattr(DeltaStore, "put_content", slow)
+    collector.index.take((Kind.STORED, pack([b"S" * 16, bytes(32), 1])))
+    collector.publisher.begin()
+    collector.cut()
+    while collector.publisher.publish_next(beaten.set):
+        pass
+    assert done == ["stored after a heartbeat: True"]
 
 
 @proves(
