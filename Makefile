@@ -20,7 +20,7 @@ BOOTSTRAP := scripts/bootstrap.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo lint check test test-rest test-all test-summary system-packages docs screenshots matrix bench \
-    bench-lake soak soak-lake switch-off constraints integrations clean python
+    bench-lake three-collectors soak soak-lake switch-off constraints integrations clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
@@ -35,6 +35,7 @@ help:
 	@echo "make integrations      train with real libraries, import what they wrote, and print what SQL has of it as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make bench-lake        read a store in other engines, and print as a table what each has of it"
+	@echo "make three-collectors MINUTES=n   kill three collectors of one store, lose one of them, and ask five readers"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
 	@echo "make soak-lake MINUTES=n   likewise, for stores alone, on disk and S3"
 	@echo "make switch-off        switch each safeguard off in turn, and see its fault test turn red"
@@ -129,6 +130,11 @@ bench: python
 bench-lake: system-packages
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@$(PY) -m tests.bench.lake.run $(ARGS)
+
+# The engines are in build/lake, as for bench-lake.
+three-collectors: system-packages
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@$(PY) -m tests.bench.lake.three_collectors --minutes $(MINUTES)
 
 soak: python
 	@$(PYTHON) $(BOOTSTRAP) dev

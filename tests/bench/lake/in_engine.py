@@ -1,7 +1,8 @@
 """Read a store in one engine, as a process of that engine's Python: `python -m tests.bench.lake.in_engine ENGINE`.
 
 Standard input has what `chiplog store spark-tables` prints, and the address of the store. Standard output has the
-version, and the SHA-256 of the rows of one file of each table and of each view.
+version, and the SHA-256 of the rows of one file of each table and of each view; if standard input has a question, it
+has the rows of the answer.
 """
 
 import hashlib
@@ -26,7 +27,10 @@ def digest(name: str, found: Found) -> str:
 def main(engine: str) -> None:
     """Print the result of an engine."""
     given = json.load(sys.stdin)
-    if engine in _PACKAGES:
+    result: Any
+    if "question" in given:
+        result = _answer(engine, given)
+    elif engine in _PACKAGES:
         read = _reader(engine)
         files = {name: _tried(lambda table=table: read(table["files"][0])) for name, table in given["tables"].items()}
         result = {"version": version(_PACKAGES[engine]), "files": {n: _digested(n, f) for n, f in files.items()}}
@@ -53,20 +57,50 @@ def _of_arrow(table: Any) -> Found:
     return table.column_names, (tuple(row.values()) for row in table.to_pylist())
 
 
-def _spark_3(given: dict[str, Any]) -> dict[str, Any]:
+def _spark_session() -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = (
-        builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.shuffle.partitions", "1").getOrCreate()
-    )
+    return builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.shuffle.partitions", "1").getOrCreate()
+
+
+def _make_table(spark: Any, name: str, table: dict[str, Any]) -> None:
+    """Make a view of the files of a table."""
+    folder = table["files"][0].rpartition("/day=")[0]
+    reader = spark.read.schema(table["columns"]).option("basePath", folder)
+    reader.parquet(*table["files"]).createOrReplaceTempView(f"store_{name}")
+
+
+def _answer(engine: str, given: dict[str, Any]) -> list[list[Any]]:
+    """Return what Spark or Sail answers to one question."""
+    if engine == "sail":
+        from pysail.spark import SparkConnectServer
+        from pyspark.sql import SparkSession
+
+        server = SparkConnectServer(ip="127.0.0.1", port=0)
+        server.start(background=True)
+        spark: Any = SparkSession.builder.remote(f"sc://127.0.0.1:{server.listening_address[1]}").create()
+    else:
+        spark = _spark_session()
+    for name, table in given["tables"].items():
+        if engine == "sail":
+            spark.sql(f"CREATE TABLE store_{name} USING delta LOCATION '{given['url']}/{name}'")
+        else:
+            _make_table(spark, name, table)
+    for statement in given["views"]:
+        spark.sql(statement)
+    rows = [list(row) for row in spark.sql(given["question"]).collect()]
+    spark.stop()
+    return rows
+
+
+def _spark_3(given: dict[str, Any]) -> dict[str, Any]:
+    spark = _spark_session()
     files = {}
     for name, table in given["tables"].items():
         frame = _tried(lambda table=table: spark.read.parquet(table["files"][0]))
         files[name] = frame if isinstance(frame, str) else _digested(name, _tried(lambda f=frame: _collected(f)))
-        folder = table["files"][0].rpartition("/day=")[0]
-        reader = spark.read.schema(table["columns"]).option("basePath", folder)
-        reader.parquet(*table["files"]).createOrReplaceTempView(f"store_{name}")
+        _make_table(spark, name, table)
     result = {"version": spark.version, "files": files, "views": _views(spark, given["views"])}
     spark.stop()
     return result
