@@ -10,13 +10,16 @@ import click
 from chiplog_cli.suggestions import require_known
 from chiplog_client.client import Client
 from chiplog_client.nearest_names import nearest
-from chiplog_client.reads.runs.runs_query import DURATION, MAPS, VIEW_COLUMNS, keyed
+from chiplog_client.reads.runs.runs_query import DURATION, MAPS, PLACES, VIEW_COLUMNS, keyed
 from chiplog_client.reads.runs.saved_views import RUNS, read_saved_views
 
 # Columns whose names are shorter than in the view `runs`.
 _OF_VIEW = {"labels": "n_labels", "attempts": "n_attempts", "failed": "n_failed", "running": "n_running"}
 _SHORT = {column: name for name, column in _OF_VIEW.items()}
-_COUNTED = {"complete": ("pending", "lost", "is_over"), "pending": ("pending",), "lost": ("lost",)}
+_COUNTED = {
+    "complete": ("pending", "lost", "is_over"),
+    **{name: (name,) for name in ("pending", "lost", *PLACES)},
+}
 _STORED = tuple(_SHORT.get(column, column) for column in VIEW_COLUMNS)
 COLUMNS = (*_STORED, DURATION, *_COUNTED)
 # The headings of the table name columns, too.

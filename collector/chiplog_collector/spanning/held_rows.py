@@ -6,6 +6,7 @@ Their integers are beyond OTHERS_FROM, unless the own collector has given one to
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ CATALOG = "store"
 DIMENSIONS = ("producers", "runs", "losses")  # a later row replaces an earlier one of the same log
 OTHERS_FROM = 1 << 30  # integers of producers, runs and names of other logs; an index gives none that are as large
 PLACED = {table.name for table in PUBLISHED if table.is_placed}
-_FORMAT = 2  # of these tables; those of another number are made again
+_FORMAT = 3  # of these tables; those of another number are made again
 _SERIES_ROWS_MAX = 200_000  # above this and twice their last number, the rows of a series become one
 _UNREAD = {"changes"}  # tables of which a reader needs nothing
 _OWN_TOO = {
@@ -88,6 +89,21 @@ class HeldRows:
             for statement in _derived(self._main, self._log_id):
                 self._execute(statement)
 
+    def note_heard(self, heard: Sequence[tuple[str, str, datetime]]) -> None:
+        """Note up to when the rows of each collector are here: the ID of the log, the host, and a time in UTC."""
+        hosts = Counter(host for _, host, _ in heard)
+        with transaction(self._connection):
+            self._execute(f"DELETE FROM {CATALOG}.held.heard")
+            for log, host, seen_at in heard:
+                collector = host if hosts[host] == 1 else f"{host}/{log[:6]}"
+                self._execute(f"INSERT INTO {CATALOG}.held.heard VALUES (?, ?, ?)", [log, collector, seen_at])
+            self._count_refresh()
+
+    def _count_refresh(self) -> None:
+        # No UPDATE: see `Database._write`.
+        [(n,)] = self._execute(f"DELETE FROM {CATALOG}.held.refreshes RETURNING n").fetchall()
+        self._execute(f"INSERT INTO {CATALOG}.held.refreshes VALUES (?)", [n + 1])
+
     def doubled(self) -> list[tuple[int, str, int, int]]:
         """Return the closed ranges of seq that a smaller log has, too: producer, log, first and last seq."""
         found: list[tuple[int, str, int, int]] = self._execute(f"FROM {CATALOG}.held.doubled ORDER BY ALL").fetchall()
@@ -127,9 +143,7 @@ class HeldRows:
             self._hide([table for table, files in new.items() if files])
             for table in SERIES.values():
                 self._merge(table)
-            # No UPDATE: see `Database._write`.
-            [(n,)] = self._execute(f"DELETE FROM {CATALOG}.held.refreshes RETURNING n").fetchall()
-            self._execute(f"INSERT INTO {CATALOG}.held.refreshes VALUES (?)", [n + 1])
+            self._count_refresh()
             self._spread.write()
             for statement in _derived(self._main, self._log_id):
                 self._execute(statement)
@@ -249,6 +263,7 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
     for table in SERIES.values():  # subtracted, because two logs have it
         yield f"CREATE TABLE {held}.doubled_{table} AS FROM {held}.{table} LIMIT 0"
     yield f"CREATE TABLE {held}.silent (log VARCHAR, host VARCHAR, since TIMESTAMP)"
+    yield f"CREATE TABLE {held}.heard (log VARCHAR, collector VARCHAR, seen_at TIMESTAMP)"
     yield from _derived(main, "")
 
 
@@ -270,6 +285,9 @@ def _derived(main: str, log: str) -> Iterable[str]:
         QUALIFY row_number() OVER (
             PARTITION BY h.producer ORDER BY h.state IS NOT NULL DESC, h.flush DESC, h.log
         ) = 1"""
+    yield f"""CREATE OR REPLACE TABLE {held}.run_parts AS
+        SELECT run_id_of AS run_id, log, count(DISTINCT label) AS n_labels FROM ({newest})
+        WHERE role = 'rank' AND run_id_of IS NOT NULL GROUP BY ALL"""
     yield f"""CREATE OR REPLACE TABLE {held}.newest_runs AS
         SELECT r.* EXCLUDE (log) REPLACE (n.run AS run)
         FROM ({newest_rows("runs", "run_id", f"'{log}'")}) r

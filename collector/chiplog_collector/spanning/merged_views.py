@@ -11,7 +11,7 @@ import duckdb
 
 from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, small_tables
 from chiplog_collector.spanning.spread_runs import DESCRIBING
-from chiplog_collector.store.published_tables import PIECE_ROWS_MAX
+from chiplog_collector.store.published_tables import COMPLETE, PIECE_ROWS_MAX
 from chiplog_collector.transaction import transaction
 from chiplog_schemas.sql import LARGE, SERIES, WITH_RECENT, views_sql
 
@@ -36,6 +36,7 @@ def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, *, ha
         for statement in merged_tables(connection, f'"{main}"', log, has_doubled=has_doubled):
             connection.execute(statement)
         connection.execute(views_sql().replace("base.", "merged."))
+        connection.execute(_run_places(f'"{main}"', log))
 
 
 def variable_of(table: str) -> str:
@@ -91,6 +92,24 @@ def merged_tables(
             own = f"SELECT b.* FROM ({own}) b {_without_doubled('b', quoted(log))}"
         beside = _others(table, columns, main, log, has_doubled=is_event)
         yield f"CREATE OR REPLACE VIEW merged.{table} AS {own}{f' UNION ALL {beside}' if beside else ''}"
+
+
+def _run_places(main: str, log: str) -> str:
+    """Return the statement of the view that tells which collectors have a run, and up to when its rows are here."""
+    held = f"{CATALOG}.held"
+    return f"""CREATE OR REPLACE VIEW run_places AS
+        WITH parts AS (
+            SELECT i.run_id, {quoted(log)} AS log, count(DISTINCT i.label) AS n_labels FROM {main}.base.identified i
+            WHERE i.role = 'rank' AND i.run_id IS NOT NULL GROUP BY i.run_id
+            UNION ALL SELECT run_id, log, n_labels FROM {held}.run_parts
+        ), pieces AS (
+            SELECT log, max_by(host, flush) AS host, max(cut_at) AS cut_at FROM {held}.{COMPLETE} GROUP BY log
+        )
+        SELECT p.run_id, coalesce(h.collector, c.host) AS collector, p.log, p.log = {quoted(log)} AS is_here,
+               p.n_labels, s.log IS NOT NULL AS is_silent,
+               CASE WHEN p.log <> {quoted(log)} THEN coalesce(h.seen_at, c.cut_at) END AS seen_at
+        FROM parts p LEFT JOIN {held}.heard h ON h.log = p.log LEFT JOIN pieces c ON c.log = p.log
+        LEFT JOIN (SELECT DISTINCT log FROM {held}.silent) s ON s.log = p.log"""
 
 
 def _placed(table: str, own: str) -> str:

@@ -2,10 +2,11 @@
 
 import logging
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import duckdb
@@ -83,6 +84,7 @@ class StoreReader:
         self._listed: dict[str, list[StoredFile]] = {}  # by table: its files; empty if they must be listed again
         self._ahead: set[tuple[str, int]] = set()  # logs and their last pieces, which no heartbeat names
         self._silent: list[tuple[str, str, datetime]] | None = None
+        self._heard: list[tuple[str, str, datetime]] | None = None
         self._doubled: list[tuple[int, str, int, int]] = []
         self._list_at = 0.0  # the files of all tables, whether there is a new piece or not
         self._look_at = 0.0  # at the commits, whether there is a sign of news or not
@@ -154,10 +156,12 @@ class StoreReader:
         if not is_all and not self._moved():
             # A publisher that is killed between a commit and its heartbeat has news without a sign of them.
             if time.monotonic() < self._look_at:
+                self._note_heard(beats)
                 return False
             self._look_at = time.monotonic() + LOOK_S
             # Files that were merged or rewritten since are removed after 7 days, whether pieces come or not.
             if self.store.version(COMPLETE) == self._seen and time.monotonic() < self._list_at:
+                self._note_heard(beats)
                 return False
             is_all = True
         is_renumbered = self._held.is_renumbered()  # safeguard: moved-producer-is-one
@@ -186,6 +190,7 @@ class StoreReader:
             self._held.load(read, replaced, renumbers=is_renumbered)
         finally:
             shutil.rmtree(copies, ignore_errors=True)
+        self._note_heard(beats)
         self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, until)
         self.cold.seen.set()
         if is_renumbered:
@@ -225,6 +230,18 @@ class StoreReader:
                 is_all, self._ahead = is_all or not ahead <= self._ahead, ahead
         return looked
 
+    def _note_heard(self, beats: Sequence[Heartbeat]) -> None:
+        """Note up to when the rows of each collector are here: those that a heartbeat has as published were read."""
+        own = (self._log_id, socket.gethostname(), datetime.now(UTC).replace(tzinfo=None))
+        heard = [
+            (beat.log, _host_of(beat), _utc(beat.written_at - timedelta(seconds=_waiting_s(beat))))
+            for beat in beats
+            if beat.log != self._log_id
+        ]
+        if heard != self._heard:
+            self._held.note_heard([own, *heard])
+            self._heard = heard
+
     def _copies(
         self, new: Mapping[str, Sequence[StoredFile]], directory: Path
     ) -> tuple[dict[str, list[tuple[StoredFile, Path]]], set[str]]:
@@ -260,8 +277,8 @@ class StoreReader:
         silent = [
             (
                 beat.log,
-                str(beat.content.get("host", "an unknown host")),
-                beat.written_at.astimezone(UTC).replace(tzinfo=None),
+                _host_of(beat),
+                _utc(beat.written_at),
             )
             for beat in beats
             if beat.log != self._log_id and (now - beat.written_at).total_seconds() > SILENT_S
@@ -311,6 +328,20 @@ def _ends(files: Sequence[StoredFile]) -> dict[str, int]:
         if file.log and "number" in file.ranges:
             found[file.log] = max(file.ranges["number"][1], found.get(file.log, -1))
     return found
+
+
+def _host_of(beat: Heartbeat) -> str:
+    return str(beat.content.get("host", "an unknown host"))
+
+
+def _waiting_s(beat: Heartbeat) -> float:
+    """Return for how long the oldest piece that was not published had been waiting."""
+    lag_s = beat.content.get("lag_s")
+    return float(lag_s) if isinstance(lag_s, int | float) and 0 <= lag_s < 1e9 else 0.0
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

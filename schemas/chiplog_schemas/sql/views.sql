@@ -50,6 +50,12 @@ SELECT r.run_id, r.project, r.name, r.run_group, r.job_type, r.tags, r.notes, s.
        r.primary_label, s.n_labels, s.n_attempts, s.n_failed, s.n_running
 FROM base.runs r JOIN base.run_states s ON s.run = r.run;
 
+-- Empty without a store. With one, spanning/merged_views.py replaces it.
+CREATE OR REPLACE VIEW run_places AS
+SELECT NULL::VARCHAR AS run_id, NULL::VARCHAR AS collector, NULL::VARCHAR AS log, NULL::BOOLEAN AS is_here,
+       NULL::BIGINT AS n_labels, NULL::BOOLEAN AS is_silent, NULL::TIMESTAMP AS seen_at
+WHERE false;
+
 CREATE OR REPLACE VIEW metrics AS
 SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts, f.value
 FROM base.metric_facts f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;

@@ -68,6 +68,11 @@ ORDER BY ts DESC, seq DESC
 _FILES = """
 SELECT path, bytes, sha256, ts, is_stored AS stored, label FROM reads.files WHERE run_id = $run ORDER BY path
 """
+# With a store: the collectors that have a part of the run, if one of them is another one than that which answers.
+_PLACES = """
+SELECT collector, is_here, is_silent, n_labels, seen_at FROM run_places WHERE run_id = $run
+QUALIFY NOT bool_and(is_here) OVER () ORDER BY is_here DESC, collector
+"""
 # The last row is the one that counts: the primary's, because a launcher knows less than rank 0.
 _ENVIRONMENTS = """
 SELECT e.body
@@ -100,7 +105,8 @@ FROM runs WHERE run_id = $run
 def read_run(client: Client, run: str) -> dict[str, Any] | None:
     """Return everything about a run; None if there is no such run.
 
-    Config values and bodies of events are decoded from JSON. `label_names` is for people: see `label_names()`.
+    Config values and bodies of events are decoded from JSON. `label_names` is for people: see `label_names()`. `places`
+    is there if another collector has a part of the run.
 
     Raises:
         QueryError: A query has no result.
@@ -127,8 +133,10 @@ def read_run(client: Client, run: str) -> dict[str, Any] | None:
     drift = ask(
         "SELECT label, body->'$.keys' AS keys FROM events WHERE run_id = $run AND kind = 'config_drift' ORDER BY label"
     )
+    places = ask(_PLACES)
     return {
         **found[0],
+        **({"places": places} if places else {}),
         "completeness": {
             name: _sum(label[name] for label in labels) for name in ("produced", "stored", "lost", "pending")
         },

@@ -21,7 +21,8 @@ async def list_runs(request: Request) -> Response:
     """GET api/runs: one row per run, the newest first.
 
     config, summary: keys, each of which becomes a column. since: the `version` of an earlier answer; then only runs
-    that have changed, and the IDs of those that were deleted.
+    that have changed, and the IDs of those that were deleted. With a store, `collectors` of a row has those of a run of
+    which another one has a part, and `seen` up to when the rows of each are known.
     """
     query = request.query_params
     config, summary = (repeated(query, name, KEYS_MAX) for name in ("config", "summary"))

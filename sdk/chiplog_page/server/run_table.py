@@ -5,6 +5,7 @@ import secrets
 from collections import OrderedDict
 from typing import Any
 
+from chiplog_client.client import Client
 from chiplog_client.reads.runs.runs_query import MAPS, RunsRequest, read_runs
 from chiplog_client.results.json_texts import json_number
 from chiplog_page.server.source import Source
@@ -31,7 +32,9 @@ class RunTable:
         self._rows: dict[str, list[Any]] = {}
         self._changed: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
-        self._columns = [*_COLUMNS, *(f"{name}.{key}" for name in MAPS for key in chosen[name]), "pending", "lost"]
+        self._columns = [*_COLUMNS, *(f"{name}.{key}" for name in MAPS for key in chosen[name])]
+        self._columns += ["pending", "lost", "collectors"]
+        self._seen: dict[str, Any] = {}  # of each other collector, up to when its rows are known
 
     async def read(self, since: str) -> dict[str, Any]:
         """Return what has changed since a version; everything if it is unknown."""
@@ -39,6 +42,7 @@ class RunTable:
             state = await self._source.state()
             if state != self._state:
                 self._keep(await self._read_rows())
+                self._seen = await self._source.call(_read_seen)
                 self._state = state
             table, _, version = since.partition(".")
             is_known = table == self._id and version.isdecimal()
@@ -48,6 +52,7 @@ class RunTable:
                 "is_whole": not is_known,
                 "columns": self._columns,
                 "rows": [self._rows[run] for run, changed in self._changed.items() if changed > first],
+                "seen": self._seen,
                 "deleted": [run for run, deleted in self._deleted.items() if is_known and deleted > first],
             }
 
@@ -66,6 +71,11 @@ class RunTable:
         request = RunsRequest(self._columns, limit=RUNS_MAX)
         runs = await self._source.call(lambda client: read_runs(client, request))
         return {run["run_id"]: [json_number(run[name]) for name in self._columns] for run in runs}
+
+
+def _read_seen(client: Client) -> dict[str, Any]:
+    query = "SELECT DISTINCT collector, seen_at FROM run_places WHERE NOT is_here"
+    return {row["collector"]: row["seen_at"] for row in client.sql(query)}
 
 
 class RunTables:

@@ -2,7 +2,9 @@
 
 import os
 import random
+import socket
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,40 @@ def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(
     assert reader.sql(counts) == [(stored, stored, 0, 0)]
     reader.close()
     index.close()
+
+
+def test_where_a_run_lives_and_up_to_when_it_is_known(tmp_path: Path) -> None:
+    near, far = Rank(0), Rank(1)
+    first, second = (Index(tmp_path / f"collector {number}", bytes([200 + number]) * 16) for number in range(2))
+    query = "SELECT run_id, collector, log, is_here, n_labels, is_silent, seen_at FROM run_places ORDER BY log"
+    publish_in_pieces(first, tmp_path / "lake", [whole(near)], 1)
+    assert first.sql(query) == [], "nothing is known of it without a store"
+    store = publish_in_pieces(second, tmp_path / "lake", [whole(far)], 1)
+    reader = Reader(store.url, first.directory, first.database.connection, first.log_id.hex())
+    own = ("r", socket.gethostname(), first.log_id.hex(), True, 1, False, None)
+    beat = tmp_path / "lake" / "heartbeats" / second.log_id.hex()
+    beat.unlink()
+    reader.store.refresh()
+    [(cut_at,)] = reader.sql(f"SELECT max(cut_at) FROM store.held.collectors WHERE log = '{second.log_id.hex()}'")
+    found = reader.sql(query)
+    assert found[0] == own
+    assert found[1][2:] == (second.log_id.hex(), False, 1, False, cut_at), "without a heartbeat its last piece counts"
+    # What waits at the collector is not here: the view is as old as the oldest of it.
+    store.put_heartbeat({"host": "machine-7", "lag_s": 100.0})
+    before = int(time.time()) - 20
+    os.utime(beat, (before, before))
+    reader.store.refresh()
+    seen_at = datetime.fromtimestamp(before - 100, UTC).replace(tzinfo=None)
+    other = ("r", "machine-7", second.log_id.hex(), False, 1, False, seen_at)
+    assert reader.sql(query) == [own, other]
+    # The next heartbeat makes the view younger, also if nothing else came.
+    [(number,)] = reader.sql("SELECT next_number FROM merged.position")
+    store.put_heartbeat({"host": socket.gethostname(), "lag_s": "much"})
+    reader.store.refresh()
+    names = [(name, seen_at is None) for _, name, _, _, _, _, seen_at in reader.sql(query)]
+    host = socket.gethostname()
+    assert names == [(f"{host}/{'c8' * 3}", True), (f"{host}/{'c9' * 3}", False)]
+    assert reader.sql("SELECT next_number FROM merged.position") > [(number,)], "pages ask again"
+    reader.close()
+    first.close()
+    second.close()

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from rich.text import Text
 
-from chiplog_cli.commands.look.runs import complete_text, duration_s, state_text
+from chiplog_cli.commands.look.runs import age_text, complete_text, duration_s, state_text
 from chiplog_cli.tables.fitted_table import Column, Sheet
 from chiplog_cli.tables.format_values import UTC_ZONE, Zone, duration_text, number_text, seconds_text
 from chiplog_cli.tables.plain_table import NAME_WIDTH_MAX
@@ -114,6 +114,7 @@ def _summary_table(found: dict[str, Any], zone: Zone, bound: int | None) -> Shee
         "job type": found["job_type"],
         "tags": ", ".join(found["tags"] or ()),
         "notes": found["notes"],
+        "collector": _places_text(found.get("places", ()), now),
         "state": state_text(found["state"]),
         "exit code": found["exit_code"],
         "started": f"{zone.text(times[0], 'seconds')} {named}" if found["created_at"] is not None else None,
@@ -135,6 +136,17 @@ def _summary_table(found: dict[str, Any], zone: Zone, bound: int | None) -> Shee
         if value is not None and value != "":
             sheet.add(plain_cell(name, "dim"), value if isinstance(value, Text) else plain_cell(str(value)))
     return sheet
+
+
+def _places_text(places: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    def text(place: Mapping[str, Any]) -> str:
+        labels = f" ({place['n_labels']} label{'s' * (place['n_labels'] != 1)})" if len(places) > 1 else ""
+        if place["is_here"]:
+            return f"here{labels}"
+        age = "" if place["seen_at"] is None else f", as of {age_text(place['seen_at'], now)}"
+        return f"{place['collector']}{labels}{age}{', silent' if place['is_silent'] else ''}"
+
+    return "; ".join(map(text, places))
 
 
 def _events_text(counts: Mapping[str, int | None]) -> str:

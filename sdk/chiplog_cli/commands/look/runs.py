@@ -28,15 +28,17 @@ from chiplog_client.nearest_names import KNOWN_MAX, unknown_name
 from chiplog_client.reads.parameters import BadRequestError
 from chiplog_client.reads.runs.run_filter import read_filtered
 from chiplog_client.reads.runs.run_sparklines import read_sparklines
-from chiplog_client.reads.runs.runs_query import MAPS, RunsRequest, keyed, read_runs
+from chiplog_client.reads.runs.runs_query import MAPS, PLACES, RunsRequest, keyed, read_runs
 from chiplog_client.results.result import unique_names
 from chiplog_client.results.sparkline import sparkline
 
 if TYPE_CHECKING:
     from chiplog_cli.tables.fitted_table import Cell, Sheet
 
-STATES = ("running", "finished", "failed", "crashed")
+STATES = ("running", "finished", "failed", "crashed", "unknown")
 SPARK_BUCKETS = 24  # as many characters as a column of a table may take
+PLACES_SHOWN = 2  # collectors of a run
+PLACES_WIDTH_MAX = 24  # longer names are broken into lines
 LIMIT = 50  # a few screens
 _NO_LIMIT = (1 << 63) - 1  # LIMIT of --all
 # What is asked for without --columns: csv and json have all of it, a table what has values.
@@ -45,7 +47,10 @@ DEFAULT_COLUMNS = (
     *("created_at", "ended_at", "duration_s", "complete", "pending", "lost"),
 )
 _NAMES = ("run_id", "name")  # of a run: a table for people has one of them
-_TYPES = {"VARCHAR": ("project", "name", "run_group", "job_type", "notes", "primary_label"), "VARCHAR[]": ("tags",)}
+_TYPES = {
+    "VARCHAR": ("project", "name", "run_group", "job_type", "notes", "primary_label"),
+    "VARCHAR[]": ("tags", "collectors"),
+}
 _TYPE_OF = {column: kind for kind, columns in _TYPES.items() for column in columns}
 
 _complete_columns = words_of_list(lambda: [*COLUMNS, "config.", "summary."])
@@ -124,6 +129,9 @@ def runs(
     `layers=12` for all of it, `lr<0.01`, `started>2026-01-02`; a minus in front negates one. `chiplog views` lists the
     saved views; other options win over those of a view, and both filters hold.
 
+    With a store, COLLECTOR has the hosts whose collectors have a run, `here` for the one that answers, and how old the
+    view of the others is; `unknown` is the state of a run whose collector is silent.
+
     A curve has the mean over all labels in each of 24 equal parts of the run's steps, without NaN; × is a part of NaN
     only, or infinity, · a part without points. csv and json have its numbers.
     """
@@ -139,7 +147,9 @@ def runs(
             options = options.or_of(options_of_view(client, view))
             order = parse_sort(options.sort or "-created_at")
         chosen = options.columns
-        needed = list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), *_NAMES]))
+        is_shown = output.form == "table" and output.path is None
+        places = PLACES if is_shown or "collectors" in (chosen or ()) else ()
+        needed = list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), *_NAMES, *places]))
         request = RunsRequest(
             columns=asked_columns(needed),
             project=project,
@@ -156,7 +166,6 @@ def runs(
         )
         rows = [_row_of(found, needed) for found in _read(client, request, options.filter)]
         # A program may ask before the first run of a project begins: it gets an empty result.
-        is_shown = output.form == "table" and output.path is None
         if not rows and is_shown:  # safeguard: unknown-project-refused
             _require_known_names(client, request)
         for column in [*needed, order[0]]:
@@ -168,7 +177,7 @@ def runs(
         return
     # safeguard: table-names-its-runs
     shown = None if chosen is None else [*_missing_names(rows, chosen), *chosen]
-    write_result(_values_of(rows, names, curve), output, zone, sheets=lambda: [table_of(rows, zone, shown, curve)])
+    write_result(_values_of(rows, names, curve), output, zone, sheets=lambda: [table_of(rows, zone, shown, curve, now)])
     if rows and len(rows) < rows[0]["n_all"]:  # safeguard: left-out-runs-counted
         click.echo(f"{len(rows)} of {rows[0]['n_all']} runs; --all or --limit N shows more", err=True)
 
@@ -262,7 +271,7 @@ def complete_text(pending: int | None, lost: int, is_over: bool) -> str:
 
 def state_text(state: str) -> "Cell":
     """Return a state in its colour."""
-    return plain_cell(state, {"running": "cyan", "finished": "green"}.get(state, "bold red"))
+    return plain_cell(state, {"running": "cyan", "finished": "green", "unknown": "yellow"}.get(state, "bold red"))
 
 
 class _Layout(NamedTuple):
@@ -288,8 +297,9 @@ _LAYOUTS = {
     "ended_at": _Layout("ended", is_whole=True),
     "duration_s": _Layout("took", is_number=True, drop=4),
     "complete": _Layout("complete", is_whole=True, drop=7),
+    "collectors": _Layout("collector", drop=10),
 }
-_ONLY_WITH_VALUES = ("name", "run_group", "tags")
+_ONLY_WITH_VALUES = ("name", "run_group", "tags", "collectors")
 
 
 def table_of(
@@ -297,17 +307,21 @@ def table_of(
     zone: Zone = UTC_ZONE,
     columns: Sequence[str] | None = None,
     curve: Curve | None = None,
+    now: datetime | None = None,
 ) -> "Sheet":
-    """Lay out runs. Without `columns` those without any value are omitted, and a narrow terminal has fewer."""
+    """Lay out runs. Without `columns` those without any value are omitted, and a narrow terminal has fewer.
+
+    now: from when the age of what other collectors have counts.
+    """
     from chiplog_cli.tables.fitted_table import Sheet
 
     shown = list(columns or (name for name in _LAYOUTS if name != "ended_at"))
     if columns is None:
-        unused = {name for name in _ONLY_WITH_VALUES if not any(row[name] for row in rows)}
+        unused = {name for name in _ONLY_WITH_VALUES if not any(row.get(name) for row in rows)}
         unused |= {"attempts"} if all(row["attempts"] == 1 for row in rows) else set()
         shown = [name for name in shown if name not in unused]
     layouts = [_column(name, rows, zone, may_drop=columns is None) for name in shown]
-    texts = [_texts(name, rows, zone, NULL if columns else "") for name in shown]
+    texts = [_texts(name, rows, zone, NULL if columns else "", now) for name in shown]
     if curve is not None:
         layouts.append(Column(curve.key, is_whole=True))
         texts.append([plain_cell("" if points is None else sparkline(points), "cyan") for points in curve.values])
@@ -327,14 +341,19 @@ def _column(name: str, rows: list[dict[str, Any]], zone: Zone, *, may_drop: bool
         is_number = bool(known) and all(
             isinstance(value, int | float) and not isinstance(value, bool) for value in known
         )
-    return Column(heading, is_number, layout.is_whole, layout.is_name, layout.drop if may_drop else 0)
+    is_whole = layout.is_whole
+    if name == "collectors":
+        is_whole = all(len(_places_text(row)) <= PLACES_WIDTH_MAX for row in rows)
+    return Column(heading, is_number, is_whole, layout.is_name, layout.drop if may_drop else 0)
 
 
 def _known(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
 
-def _texts(name: str, rows: list[dict[str, Any]], zone: Zone, missing: str) -> "list[Cell]":
+def _texts(
+    name: str, rows: list[dict[str, Any]], zone: Zone, missing: str, now: datetime | None = None
+) -> "list[Cell]":
     """Return the cells of a column. missing: the text of a missing value."""
 
     def cells(text_of: Callable[[Any], str]) -> "list[Cell]":
@@ -353,7 +372,24 @@ def _texts(name: str, rows: list[dict[str, Any]], zone: Zone, missing: str) -> "
         return cells(duration_text)
     if name == "tags":
         return cells(", ".join)
+    if name == "collectors":
+        return [plain_cell(_places_text(row, now), "" if row["collectors"] else "dim") for row in rows]
     return cells(lambda value: table_value(value, zone=zone))
+
+
+def _places_text(row: dict[str, Any], now: datetime | None = None) -> str:
+    """Return which collectors have a run, with the age of what others have at a time."""
+    if not row["collectors"]:
+        return "here"
+    shown, n_more = row["collectors"][:PLACES_SHOWN], len(row["collectors"]) - PLACES_SHOWN
+    names = ", ".join([*shown, *([f"{n_more} more"] if n_more > 0 else [])])
+    return f"{names}, {age_text(row['seen_at'], now)}" if now is not None and row["seen_at"] is not None else names
+
+
+def age_text(seen_at: datetime, now: datetime) -> str:
+    """Return how long ago other collectors were heard of."""
+    seconds = max(0.0, (now - seen_at).total_seconds())  # clocks may differ
+    return f"{seconds:.0f}s ago" if seconds < 60 else f"{duration_text(seconds)} ago"
 
 
 def _complete_cell(row: dict[str, Any]) -> "Cell":

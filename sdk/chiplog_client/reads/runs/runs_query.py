@@ -18,6 +18,7 @@ VIEW_COLUMNS = (  # of the view `runs`, in its order
 )
 DURATION = "duration_s"
 COUNTED = ("pending", "lost", "is_over")  # of the returned runs only: it is no column to sort by
+PLACES = ("collectors", "seen_at")  # with a store; likewise
 MAPS = {"config": "config", "summary": "run_summary"}  # column with all values, and prefix of one: config.KEY -> view
 _DURATION = """
 CASE WHEN r.ended_at IS NOT NULL OR r.state = 'running'
@@ -29,7 +30,13 @@ _PENDING = """
     FROM completeness WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id
 """
 _OPEN = """
-    SELECT DISTINCT run_id FROM labels WHERE state = 'running' AND run_id IN (SELECT run_id FROM page)
+    SELECT DISTINCT run_id FROM labels WHERE state IN ('running', 'unknown') AND run_id IN (SELECT run_id FROM page)
+"""
+# Of runs that other collectors have, alone or too.
+_PLACES = """
+    SELECT run_id, min(seen_at) AS seen_at,
+           list(CASE WHEN is_here THEN 'here' ELSE collector END ORDER BY is_here DESC, collector) AS collectors
+    FROM run_places WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id HAVING NOT bool_and(is_here)
 """
 _CONFIG = """
     SELECT run_id, map_from_entries(list((key, value) ORDER BY key)) AS values
@@ -55,7 +62,7 @@ class RunsRequest:
     """Which runs: those that match all of this, in this order.
 
     Attributes:
-        columns: VIEW_COLUMNS, DURATION, COUNTED; `config` and `summary`, maps of all values; `config.KEY` and
+        columns: VIEW_COLUMNS, DURATION, COUNTED, PLACES; `config` and `summary`, maps of all values; `config.KEY` and
             `summary.KEY`, one value of each.
         project: Only runs of this project.
         state: Only runs in this state.
@@ -64,7 +71,7 @@ class RunsRequest:
         texts: Only runs with each of these in their ID, project, name, group, job type, tags or notes.
         since: Only runs created since then, in naive UTC.
         ids: Only these runs; None for any.
-        sort: A column except COUNTED and maps. Missing values are last, and so is NaN.
+        sort: A column except COUNTED, PLACES and maps. Missing values are last, and so is NaN.
         descending: The largest first.
         limit: Runs at most.
         now: Until when runs last that have not ended, in naive UTC.
@@ -94,7 +101,8 @@ class RunsRequest:
 def read_runs(client: Client, request: RunsRequest) -> list[dict[str, Any]]:
     """Return a row for each run, with decoded values of `config.KEY` and `summary.KEY`: None for a key that it lacks.
 
-    `pending` is None if it is unknown. `is_over` is False while a label runs.
+    `pending` is None if it is unknown. `is_over` is False while a label runs. `collectors` has those of a run of which
+    another collector has a part, with `here` for the one that answers; `seen_at` is up to when such parts are known.
 
     Raises:
         QueryError: The query has no result.
@@ -132,6 +140,9 @@ def runs_sql(request: RunsRequest) -> tuple[str, dict[str, Any]]:
     if "is_over" in columns:
         tables.append(f"still_open AS ({_OPEN})")
         joins.append("LEFT JOIN still_open o ON o.run_id = r.run_id")
+    if set(PLACES) & set(columns):
+        tables.append(f"places AS ({_PLACES})")
+        joins.append("LEFT JOIN places p ON p.run_id = r.run_id")
     if DURATION in (*columns, request.sort):
         params["now"] = request.now
     counted = ", count(*) OVER () AS n_all" if request.has_total else ""
@@ -154,6 +165,8 @@ def _selected(column: str, keys: dict[str, dict[str, str]]) -> str:
         return f"coalesce(of_{column}.values, MAP {{}}::MAP(VARCHAR, {_TYPES[column]})) AS {column}"
     if column == DURATION:
         return f"{_DURATION} AS {DURATION}"
+    if column in PLACES:
+        return f"p.{column}"
     counted = {"pending": "c.pending", "lost": "coalesce(c.lost, 0) AS lost", "is_over": "o.run_id IS NULL AS is_over"}
     return counted.get(column) or f"r.{column}"
 

@@ -1,7 +1,9 @@
 """The table of runs: a page that has a version gets what changed since."""
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,27 @@ async def _read_changes(root: Path) -> None:
     other = await table.read("other.1")
     assert other["is_whole"] and {row[0] for row in other["rows"]} == {"run-1", "run-3"} and other["deleted"] == []
     await source.close()
+
+
+def test_where_runs_live_is_in_their_rows_and_its_age_beside_them(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_compared_runs(database)
+        database.execute(
+            "CREATE OR REPLACE VIEW run_places AS SELECT 'run-1' AS run_id, c AS collector, c = 'a' AS is_here,"
+            " 1 AS n_labels, false AS is_silent, CASE c WHEN 'b' THEN TIMESTAMP '2026-01-02 03:04:05' END AS seen_at"
+            " FROM (VALUES ('a'), ('b')) t(c)"
+        )
+
+    async def read() -> dict[str, Any]:
+        source = Source(dir=str(tmp_path), may_start=False)
+        found = await RunTables(source).table([], []).read("")
+        await source.close()
+        return found
+
+    found = asyncio.run(read())
+    place = found["columns"].index("collectors")
+    assert {row[0]: row[place] for row in found["rows"] if row[place]} == {"run-1": ["here", "b"]}
+    assert found["seen"] == {"b": datetime(2026, 1, 2, 3, 4, 5)}
 
 
 def test_values_have_the_types_that_they_were_set_with(tmp_path: Path) -> None:

@@ -287,6 +287,7 @@ function drawHeader(header, report, verdict) {
     ["labels", [labels.join(", "), nFailed ? [", ", h("span", { class: "error" }, `${wholeText(nFailed)} failed`)] : null]],
     ["attempts", report.n_attempts > 1 ? wholeText(report.n_attempts) : null],
     ["events", completenessPhrase(report)],
+    ["collector", report.places?.map(placeText).join("; ")],
   ];
   const dl = h(
     "dl",
@@ -313,6 +314,12 @@ function drawHeader(header, report, verdict) {
     show(header, title, dl, verdict.found?.has_failed ? null : failureLine(run, report.first_failure));
   }
   drawDuration(header, report);
+}
+
+/** Return where a part of the run lives, and up to when it is known: a time, since nothing may come to redraw its age. */
+function placeText({ collector, is_here: isHere, is_silent: isSilent, seen_at: seenAt }) {
+  if (isHere) return "here";
+  return `${collector}${seenAt ? `, as of ${timeText(seenAt)}` : ""}${isSilent ? ", silent" : ""}`;
 }
 
 function drawDuration(header, report) {

@@ -51,6 +51,7 @@ const COLUMNS = {
     cell: (run) => (run.n_failed ? h("span", { class: "error" }, run.n_failed) : h("span", { class: "quiet" }, "0")),
   },
   complete: { title: "Complete", width: 104, help: "Whether all that was logged has arrived", cell: completeCell },
+  collectors: { title: "Collector", width: 150, grows: 1, isOff: true, help: "Where the run lives, and how old the view of it is", cell: placeCell },
   run_id: { title: "Run ID", width: 180, grows: 1, isOff: true, cell: (run) => h("code", {}, run.run_id) },
   job_type: { title: "Job type", width: 90, isOff: true, cell: (run) => run.job_type },
   primary_label: { title: "Primary", width: 90, isOff: true, cell: (run) => run.primary_label },
@@ -85,6 +86,15 @@ function completeCell(run) {
   if (run.pending) return h("span", { class: "quiet", title: "events that have not arrived yet" }, `${run.pending} pending`);
   if (run.pending === null) return h("span", { class: "quiet", title: "a label has not reported its number of events" }, "unknown");
   return h("span", { class: "good" }, "✓", h("span", { class: "hidden-text" }, "complete"));
+}
+
+let seen = {}; // by collector: up to when its rows are known
+
+function placeCell(run) {
+  if (!run.collectors) return h("span", { class: "quiet" }, "here");
+  const times = run.collectors.map((name) => seen[name]).filter(Boolean).sort();
+  const names = run.collectors.join(", ");
+  return h("span", { title: `${names}, as of ${timeText(times[0])}` }, names, h("span", { class: "quiet small" }, ` ${agoText(times[0])}`));
 }
 
 function valueOf(run, column) {
@@ -292,6 +302,7 @@ export default class RunsPage extends PageView {
     if (!isNewest()) return;
     if (answer.is_whole) this.runs = new Map();
     for (const run of objects(answer)) this.runs.set(run.run_id, run);
+    seen = answer.seen;
     for (const run of answer.deleted) this.runs.delete(run);
     const gone = [...this.state.selected].filter((run) => !this.runs.has(run));
     for (const run of gone) this.state.selected.delete(run);
@@ -307,6 +318,9 @@ export default class RunsPage extends PageView {
     found.sort((a, b) => compareValues(a.value, b.value, turn) || (a.run.run_id < b.run.run_id ? 1 : -1));
     const shown = found.map(({ run }) => run);
     const names = [...this.state.columns, ...this.keyColumns()];
+    // Without a choice the column is there as soon as another collector has a run.
+    const isElsewhere = this.state.columns === USUAL_COLUMNS && [...this.runs.values()].some((run) => run.collectors);
+    if (isElsewhere) names.splice(names.indexOf("state") + 1, 0, "collectors");
     this.table.set([this.choice, ...names.map((name) => this.columnOf(name))], this.grouped(shown), { name: by, isDown }, keepsPlace);
     this.count.textContent = `${shown.length === this.runs.size ? "" : `${wholeText(shown.length)} of `}${countText(this.runs.size, "run")}`;
     this.drawMarked();

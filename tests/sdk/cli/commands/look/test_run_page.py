@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from chiplog_cli.commands.look.run_page import _environment_rows, _labels, _seconds_text
+from chiplog_cli.commands.look.run_page import _environment_rows, _labels, _places_text, _seconds_text
 from chiplog_cli.commands.look.show import show as show_command
 from chiplog_cli.root import main
 from tests.support.command_line import ON_ONE_WORKER
@@ -24,6 +25,16 @@ from tests.support.shown_runs import labels_of
 pytestmark = ON_ONE_WORKER
 
 SCREEN_LINES = 70
+
+
+def test_the_collectors_of_a_run_are_named_with_the_age_of_what_they_have() -> None:
+    now = datetime(2026, 1, 3, 3, 4, 5)
+    here = {"collector": "a", "is_here": True, "is_silent": False, "n_labels": 2, "seen_at": None}
+    other = {**here, "collector": "b", "is_here": False, "n_labels": 1, "seen_at": now - timedelta(seconds=200)}
+    assert _places_text([], now) == ""
+    assert _places_text([other], now) == "b, as of 3m20s ago"
+    text = _places_text([here, {**other, "is_silent": True}], now)
+    assert text == "here (2 labels); b (1 label), as of 3m20s ago, silent"
 
 
 def test_of_many_ranks_those_that_need_a_look_come_first_and_the_others_are_counted(show: Any) -> None:

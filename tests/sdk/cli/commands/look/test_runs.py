@@ -328,6 +328,28 @@ def test_one_long_run_id_leaves_the_state_of_all_runs_in_sight(width):
     assert ids[1] in target.getvalue()
 
 
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_where_runs_live_is_shown_if_another_collector_has_one(width):
+    moment = datetime(2026, 1, 3, 3, 4, 5)
+    row = {"run_id": "gpt-20260103-11aa22", "project": "gpt", "state": "unknown", "labels": 4, "attempts": 1}
+    row |= {"created_at": moment, "duration_s": None, "pending": None, "lost": 0, "is_over": False, "name": None}
+    row |= {"run_group": None, "tags": [], "collectors": None, "seen_at": None}
+    elsewhere = row | {"collectors": ["here", "node-17"], "seen_at": moment}
+    many = row | {"collectors": ["a-1", "b-2", "c-3", "d-4"], "seen_at": moment - timedelta(minutes=3)}
+
+    def shown(rows):
+        target = io.StringIO()
+        now = moment + timedelta(seconds=12)
+        Console(file=target, width=width, color_system=None).print(table_of(rows, now=now))
+        return target.getvalue()
+
+    text = shown([row, elsewhere, many])
+    assert re.search(r"^run .* collector *\n", text)
+    ends = [re.sub(".*unknown +", "", line.rstrip()) for line in text.splitlines() if line.startswith("gpt-")]
+    assert ends == ["here", "here, node-17, 12s ago", "a-1, b-2, 2 more, 3m12s ago"]
+    assert "collector" not in shown([row])
+
+
 def test_at_eighty_columns_runs_lose_their_tags_before_their_project():
     moment = datetime(2026, 1, 3, 3, 4, 5)
     row = {"run_id": "gpt-20260103-11aa22", "project": "transformers", "name": "first try", "run_group": "ablation"}
