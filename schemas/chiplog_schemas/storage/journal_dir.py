@@ -34,6 +34,7 @@ from zlib import crc32
 
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.codec import CodecError, unpack
+from chiplog_schemas.interrupts import handlers_held
 from chiplog_schemas.model.events import IDENTITY_FIELDS, select_typed
 from chiplog_schemas.storage.record import CorruptRange, Record, any_nonzero
 from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES, decode_header, list_segments, read_segment
@@ -136,16 +137,15 @@ def remove_journal(directory: Path, *, sync: bool = False) -> bool:
     vanished.
     """
     hidden = directory.with_name(f".done-{directory.name}")
-    try:
-        os.rename(directory, hidden)
-        if sync:
-            sync_directory(directory.parent)
-    except OSError:
-        return (
-            not directory.exists()
-        )  # already gone, in use by another process, or the disk refuses: the hidden name remains
-    shutil.rmtree(hidden, ignore_errors=True)
-    return True
+    with handlers_held():  # safeguard: interrupt-passes-removal
+        try:
+            os.rename(directory, hidden)
+            if sync:
+                sync_directory(directory.parent)
+        except OSError:  # already gone, in use by another process, or the disk refuses: the hidden name remains
+            return not directory.exists()
+        shutil.rmtree(hidden, ignore_errors=True)  # which ignores what a signal handler raises, too
+        return True
 
 
 def list_journals(journals: Path) -> list[tuple[bytes, Path]]:

@@ -20,7 +20,7 @@ from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.settings import clean_name
 from chiplog.values.artifact_value import LATEST, ArtifactEntry, ArtifactError, ArtifactPlace, ArtifactValue
 from chiplog.values.media_value import Content, MediaValue
-from chiplog_schemas.interrupts import unless_interrupt
+from chiplog_schemas.interrupts import handlers_held, unless_interrupt
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -482,4 +482,5 @@ def _report_unknown(call: str, more: tuple[Any, ...], unknown: Mapping[str, Any]
 
 def _remove(directory: str, pid: int) -> None:
     if os.getpid() == pid:  # a forked child has copies of its parent's artifacts
-        shutil.rmtree(directory, ignore_errors=True)
+        with handlers_held():  # rmtree would ignore what a signal handler raises
+            shutil.rmtree(directory, ignore_errors=True)

@@ -1,6 +1,10 @@
 """A journal as its adopter sees it: head page and records in the order of their seqs, despite any damage."""
 
+import os
+import signal
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +26,7 @@ from chiplog_schemas.storage.journal_dir import (
 )
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record, encode
 from chiplog_schemas.storage.segment_format import SegmentHeader, encode_header, segment_name
+from tests.support.safeguard import proves
 
 PRODUCER = bytes(range(16))
 IDENTITY = pack({"run_id": "r", "rank": 3, "unknown": 1, "label": 7})
@@ -107,4 +112,35 @@ def test_removing_a_journal_removes_all_of_it_and_twice_is_once(tmp_path: Path) 
     write_segment(directory, 1, 0, 1)
     JournalReader(directory).remove()
     remove_journal(directory)
+    assert list(tmp_path.iterdir()) == []
+
+
+@proves(
+    "interrupt-passes-removal",
+    "what a signal handler raises passes through the end of a run, which removes its journal",
+    new="if True:",
+)
+def test_what_a_signal_handler_raises_is_raised_once_the_journal_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / PRODUCER.hex()
+    directory.mkdir()
+    write_segment(directory, 1, 0, 1)
+    real, signals = os.lstat, [signal.SIGALRM]
+
+    def lstat(*args: Any, **more: Any) -> os.stat_result:
+        while signals:
+            signal.raise_signal(signals.pop())
+        return real(*args, **more)
+
+    def time_out(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, time_out)
+    monkeypatch.setattr(os, "lstat", lstat)
+    try:
+        with pytest.raises(TimeoutError):
+            remove_journal(directory)
+    finally:
+        signal.signal(signal.SIGALRM, before)
     assert list(tmp_path.iterdir()) == []
