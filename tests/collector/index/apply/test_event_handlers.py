@@ -41,16 +41,20 @@ HOSTILE_EVENTS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "fields"), HOSTILE_EVENTS, ids=lambda value: getattr(value, "name", ""))
-def test_an_event_with_the_wrong_types_costs_itself_and_is_a_row(index: Index, kind, fields) -> None:
-    rank = Rank(0)
-    rank.say(kind, *fields)
-    rank.log(5, a=1.0)
-    index.take(whole(rank))
-    assert index.sql("SELECT step, value FROM metrics") == [(5, 1.0)]
-    assert index.sql("SELECT count(*) FROM base.quarantine") == [(1,)]
-    assert index.sql("SELECT kind, label, level FROM events") == [("quarantined", "rank0", "error")]
-    assert index.sql("SELECT produced, stored, lost, pending FROM completeness") == [(3, 2, 1, 0)]
+def test_an_event_with_the_wrong_types_costs_itself_and_is_a_row(index: Index) -> None:
+    for number, (kind, fields) in enumerate(HOSTILE_EVENTS):
+        rank = Rank(number, run_id=f"run{number}", primary=True)
+        rank.say(kind, *fields)
+        rank.log(5, a=1.0)
+        index.take(whole(rank))
+        of_run = f"WHERE run_id = 'run{number}'"
+        assert index.sql(f"SELECT step, value FROM metrics {of_run}") == [(5, 1.0)], (kind, fields)
+        assert index.sql("SELECT count(*) FROM base.quarantine") == [(number + 1,)], (kind, fields)
+        assert index.sql(f"SELECT kind, label, level FROM events {of_run}") == [
+            ("quarantined", f"rank{number}", "error")
+        ], (kind, fields)
+        completeness = index.sql(f"SELECT produced, stored, lost, pending FROM completeness {of_run}")
+        assert completeness == [(3, 2, 1, 0)], (kind, fields)
     index.views()
 
 
