@@ -75,7 +75,7 @@ def test_tables_made_for_another_store_are_made_again(index: Index, tmp_path: Pa
     part="gone.until <= f.number",
     new="true",
 )
-@pytest.mark.parametrize("n_merged", [1, 200_000])
+@pytest.mark.parametrize("n_merged", [1, pytest.param(200_000, marks=pytest.mark.full)])
 def test_what_was_deleted_is_hidden_at_once_and_what_came_later_is_not(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_merged: int
 ) -> None:
