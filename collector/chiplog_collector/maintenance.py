@@ -86,12 +86,15 @@ def _restore_series(place: Paths, follower: LogFollower) -> str:
 def _accept_store(place: Paths, limit: int, missed_ends: Sequence[int]) -> str:
     """Note that flushes end where the pieces in the store do: what follows can be published. Return why not, else ''.
 
-    limit: the number after the last record of the log. missed_ends: ends of pieces in the store that are none here.
+    limit: the number after the last record of the log; what was written since the store was last asked may be other
+    records than it has. missed_ends: ends of pieces in the store that are none here.
     """
     outbox = Outbox(place.store)
     published = outbox.published()
     if published is None or not published.is_foreign:
         return ""
+    first = outbox.unconfirmed()
+    limit = limit if first is None else min(limit, first)  # safeguard: unconfirmed-records-are-others
     # safeguard: diverged-log-stays-unpublished
     if missed_ends or max(published.positions.values(), default=-1) >= limit:
         return f"; {published.url} has other records of this log, so nothing is published there: name another store"

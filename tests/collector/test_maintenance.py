@@ -100,6 +100,23 @@ def test_a_rebuild_accepts_a_store_that_has_a_part_of_this_log_and_no_other(
     assert ("s3://lake has other records of this log" in line) == is_refused
 
 
+@proves("unconfirmed-records-are-others", "records that came after the store was last asked pass for none of its own")
+@pytest.mark.parametrize(("first", "is_refused"), [(4, False), (3, True)])
+def test_a_rebuild_refuses_a_store_with_numbers_that_were_given_here_later(
+    index: Index, first: int, is_refused: bool
+) -> None:
+    index.take(*everything()[:4])
+    place = place_of(index)
+    outbox = Outbox(place.store)
+    outbox.set_published(Published(LOG_ID.hex(), "s3://lake", 3, {"collectors": 3}, is_foreign=True))
+    outbox.note_unconfirmed(first)
+    line = maintenance.rebuild(place)
+    published = outbox.published()
+    assert published is not None
+    assert published.is_foreign == is_refused
+    assert ("s3://lake has other records of this log" in line) == is_refused
+
+
 ROLLED_UP = ("runs", "labels", "completeness", "rank_progress", "run_summary", "summary", "phase_times", "run_sizes")
 
 

@@ -106,3 +106,5 @@ def test_a_collector_tells_of_a_lost_end_at_its_start(recorded: tuple[Node, Path
     node.start_collector()
     node.until(TOLD, lambda rows: len(rows) == 1)
     assert len(ask(node, VALUES)) == n_left
+    [event] = node.until("SELECT level, message FROM events WHERE kind = 'log_end_lost'")
+    assert event["level"] == "error" and event["message"] in node.output("chiplog_collector")

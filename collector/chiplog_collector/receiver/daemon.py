@@ -20,7 +20,7 @@ from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_l
 from chiplog_collector.receiver.disk_space import DiskSpace
 from chiplog_collector.receiver.file_transfers import FileTransfers
 from chiplog_collector.receiver.index_process import IndexProcess
-from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
+from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail, lost_end_note
 from chiplog_collector.receiver.page_process import page_process
 from chiplog_collector.receiver.publisher_process import publisher_process
 from chiplog_collector.receiver.store_watch import StoreWatch
@@ -119,8 +119,13 @@ class ReceiverDaemon:
         directory = places.collector / "log"
         self._synced_watermark = Watermark(places.collector / "synced", writable=True)
         self.log = SegmentLog(directory, log_owner(directory) or os.urandom(16))
-        # A log that lost its end must not reuse numbers that the index has seen.
+        kept = self.log.next_number if self.log.lost_tail is None else self.log.lost_tail[0]
+        # A log that lost its end must not reuse numbers that the index, or a store, has seen.
         self.log.skip_to(self._synced_watermark.get())
+        self._lost_end = lost_end_note(kept, self.log.next_number)  # a record to append
+        if settings.store and not settings.embedded:
+            with contextlib.suppress(OSError):  # a full disk: the next start notes it
+                Outbox(places.store).note_unconfirmed(self.log.next_number)  # safeguard: start-of-publishing-noted
         if self.log.torn_bytes:
             _log.info("log: %d torn bytes after the last whole record were cut off", self.log.torn_bytes)
         next_numbers, lost = _recover(directory)
@@ -376,6 +381,7 @@ class ReceiverDaemon:
         self._next_poll_s = now + FILES_LOOK_S
         self._check_disk()
         self._note_outages()
+        self._note_lost_end()
         self._leave_retired_id()
         if reason := self._ownership.renew() or keep_lock(self._lock):
             _log.error("collector ends: %s", reason)
@@ -407,6 +413,12 @@ class ReceiverDaemon:
         if self._store_watch is None or self._write_after or self._space.is_short:
             return
         for payload in self._store_watch.turn():
+            self._append([self._commits.add_change(payload)])
+
+    def _note_lost_end(self) -> None:
+        """Add an event about a log that lost its end; later, if the log cannot be written now."""
+        if self._lost_end is not None and not self._write_after and not self._space.is_short:
+            payload, self._lost_end = self._lost_end, None
             self._append([self._commits.add_change(payload)])
 
     def _leave_retired_id(self) -> None:

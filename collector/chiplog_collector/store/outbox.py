@@ -1,6 +1,7 @@
 """Pieces on their way to a store: one directory each, complete and synced before it has its name.
 
 CHIPLOG_DIR/collector/store/
+  unconfirmed               the first record that was written since the store was last seen to have this log alone
   retired                   the ID of the log, if the store has retired it, until the log has another one
   outage.json               the last time that the store was away
   published.json            how far this log is published, as the last piece that was committed left it
@@ -89,6 +90,7 @@ class Outbox:
         self._pieces = directory / "pieces"
         self._outage = directory / "outage.json"
         self._retired = directory / "retired"
+        self._unconfirmed = directory / "unconfirmed"
 
     def ends(self) -> list[int]:
         """Return the numbers of the records that end the waiting pieces, ascending."""
@@ -159,6 +161,23 @@ class Outbox:
         """Note how far the log is published."""
         ensure_private_dir(self.directory)
         atomic_write(self.notes, json.dumps(asdict(published)).encode(), durable=True)
+
+    def note_unconfirmed(self, number: int) -> None:
+        """Note that the store may have other records of these numbers from this one on. The first note counts."""
+        if self.unconfirmed() is None:
+            ensure_private_dir(self.directory)
+            atomic_write(self._unconfirmed, str(number).encode(), durable=True)
+
+    def unconfirmed(self) -> int | None:
+        """Return that record; None if there is none, or the note is damaged."""
+        try:
+            return int(self._unconfirmed.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def confirm(self) -> None:
+        """Note that the store has this log and no other."""
+        self._unconfirmed.unlink(missing_ok=True)
 
     def note_retired(self, log: bytes) -> None:
         """Note, for the receiver, that the store has retired the log."""

@@ -95,10 +95,7 @@ class Publisher:
         # safeguard: foreign-position-refused-at-start
         if is_foreign or (known is not None and known.is_foreign):
             self._outbox.set_published(Published(self._log, self._store.url, until, positions, is_foreign=True))
-            raise ForeignPositionError(
-                f"{self._store.url} has this log up to record {until}, which this directory did not publish: it was "
-                "restored or copied. End the other collector, or stop this one and run chiplog rebuild"
-            )
+            raise ForeignPositionError(self._refusal(until))
         if known is not None and until < known.until:  # safeguard: emptied-store-is-away
             raise StoreError(
                 f"it has this log up to record {until}, and {known.until} was published; is it mounted? "
@@ -108,7 +105,21 @@ class Publisher:
         # Also those of the former log: a piece must not have rows that a part of the tables has under that ID.
         published = self._note(until, self._begins | positions)
         self._check_retired()
+        self._outbox.confirm()
         return published
+
+    def _refusal(self, until: int) -> str:
+        has = f"{self._store.url} has this log up to record {until}"
+        first = self._outbox.unconfirmed()
+        if first is not None and until >= first:
+            return (
+                f"{has}, and this directory had it only up to {first - 1}: it lost its end, or is a copy. "
+                "End the other collector, or name another store here"
+            )
+        return (
+            f"{has}, which this directory did not publish: it was restored or copied. End the other collector, or stop "
+            "this one and run chiplog rebuild"
+        )
 
     def _check_retired(self) -> None:
         self._retired_look_at = time.monotonic() + _RETIRED_LOOK_S
@@ -158,7 +169,11 @@ class Publisher:
         is_renewed = self._put_contents(piece, progress)
         for table in ORDERS:
             if table in piece.rows or table == COMPLETE:
-                self._publish(piece, table)
+                try:
+                    self._publish(piece, table)
+                except ForeignPositionError:
+                    self._outbox.note_unconfirmed(published.until + 1)  # safeguard: overtaken-log-stays-unpublished
+                    raise
         if is_renewed:  # else a vacuum that had looked before may have removed one since
             self._put_contents(piece, progress)  # safeguard: renewed-content-put-again
         positions = published.positions | dict.fromkeys([*piece.rows, COMPLETE], piece.until)

@@ -45,7 +45,8 @@ class Action(StrEnum):
     ADMIT_BLOCKS = "admit_blocks"
 
 
-NOTES = {"store_away": "warning", "store_back": "info"}  # kinds of rows in `events`, with their levels
+# Kinds of rows in `events`, with their levels.
+NOTES = {"store_away": "warning", "store_back": "info", "log_end_lost": "error"}
 NOTE_CHARS_MAX = 500
 INDEX_ACTIONS = (Action.TRIM_SYSTEM, Action.ROLL_UP, Action.ADMIT_BLOCKS)  # the index asks for them; no client does
 

@@ -25,6 +25,7 @@ EVENT_KINDS = {
     "file_damaged": "file damaged",
     "refused_node": "node refused",
     "accepted_node": "node accepted",
+    "log_end_lost": "end of the log lost",
     "accepted_blocks": "newer blocks accepted",
     "refused": "events refused",
     "quarantined": "data unreadable",

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
+from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail, lost_end_note
 from chiplog_schemas.model.receipt import decode_receipt
 from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments
 from chiplog_schemas.storage.segment_log import SegmentLog
+from tests.support.index import Index
 
 OWNER = b"L" * 16
 
@@ -54,3 +55,14 @@ def test_a_complete_log_gets_nothing(tmp_path: Path) -> None:
     append_receipt_for_lost_tail(log)
     assert log.next_number == 3
     log.close()
+
+
+def test_a_lost_end_is_one_line_and_one_event(index: Index, caplog) -> None:
+    assert lost_end_note(7, 7) is None
+    for _ in range(2):  # after a crash it is noted again
+        note = lost_end_note(5, 8)
+        assert note is not None
+        index.take((Kind.MANAGE, note))
+    text = "the log lost its end: records 5..7 are gone; it continues at 8"
+    assert index.sql("SELECT kind, level, message FROM events") == [("log_end_lost", "error", text)]
+    assert caplog.messages == [text] * 2

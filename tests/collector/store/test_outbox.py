@@ -97,6 +97,19 @@ def test_a_damaged_note_is_one_line_with_the_remedy(tmp_path: Path, content: byt
         outbox.piece(5)
 
 
+def test_the_first_record_that_may_be_another_one_than_the_store_has_is_kept_until_the_store_has_confirmed(
+    tmp_path: Path,
+) -> None:
+    outbox = Outbox(tmp_path / "store")
+    assert outbox.unconfirmed() is None
+    outbox.note_unconfirmed(7)
+    outbox.note_unconfirmed(9)
+    assert outbox.unconfirmed() == 7
+    for _ in range(2):
+        outbox.confirm()
+        assert outbox.unconfirmed() is None
+
+
 def test_a_log_that_was_retired_continues_after_what_is_published(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "store")
     assert outbox.retired() == b""

@@ -250,6 +250,7 @@ def test_a_directory_without_its_notes_publishes_again_after_a_rebuild(collector
         assert len(found[table]) == sum(index.sql(f"SELECT count(*) FROM base.{each}")[0][0] for each in source)
 
 
+@proves("overtaken-log-stays-unpublished", "a log that another one overtook notes where", new="pass")
 @proves("equal-end-is-no-piece", "a copy whose piece ends where the original's does takes it for none of its own")
 @pytest.mark.parametrize("asks_first", [True, False])
 def test_a_copy_whose_piece_ends_at_the_same_record_is_refused(
@@ -275,6 +276,7 @@ def test_a_copy_whose_piece_ends_at_the_same_record_is_refused(
         copy.publisher.publish_next()
     assert copy.outbox.ends()
     assert contents(tmp_path / "lake") == before
+    assert asks_first or copy.outbox.unconfirmed() == 0, "what follows the last own piece is not in the store"
     copy.index.close()
 
 
