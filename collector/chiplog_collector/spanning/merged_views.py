@@ -18,6 +18,9 @@ from chiplog_schemas.sql import LARGE, SERIES, WITH_RECENT, views_sql
 # By large table: the table of `base` after whose rows those of files stand, so that curves read them as they are.
 _BESIDE = {name: f"{name}_recent" if name in WITH_RECENT else name for name in LARGE}
 _SPREAD = (*DESCRIBING, "primary_label", "primary_launch", "primary_restart")
+# DuckDB 2.0 takes the extremes of a row group, which leave NaN out, for those of all values: no NaN would be found, nor
+# be larger than a number. It has no extremes of what TRY returns.
+_NUMBER = "try(f.value)"  # safeguard: nan-in-files-is-found
 _BY_RECEIPT = ("artifacts", "artifact_aliases")  # tables whose last row counts
 _NAMED = ("key", "device")  # columns with an integer for a name
 # In place of the row ID: rows in files come before those of the index, piece by piece.
@@ -161,7 +164,7 @@ def doubled_facts(table: str, main: str, log: str) -> str:
         JOIN {main}.base.names n ON n.id = f.key
         JOIN {CATALOG}.held.doubled d ON {on.format(quoted(log), "f.producer")}
         UNION ALL
-        SELECT p.producer, f.key, f.step, f.seq, f.ts AT TIME ZONE 'UTC', f.value FROM {_files_of(table)} f
+        SELECT p.producer, f.key, f.step, f.seq, f.ts AT TIME ZONE 'UTC', {_NUMBER} FROM {_files_of(table)} f
         JOIN merged.uuids p ON p.uuid = f.producer JOIN {CATALOG}.held.doubled d ON {on.format("f.log", "p.producer")}
         WHERE {_has_left(main, log)}"""
 
@@ -219,6 +222,8 @@ def _in_files(table: str, columns: list[str], main: str, log: str, *, has_double
             joined += f" JOIN merged.names {column}_name ON {column}_name.name = f.{column}"
         else:
             given = {"producer": "p.producer", "flush": "f.number", "ts": "f.ts AT TIME ZONE 'UTC'"}
+            if column == "value" and table in WITH_RECENT:
+                given[column] = _NUMBER
             selected.append(f"{given.get(column, f'f.{column}')} AS {column}")
     if table in PLACED:
         selected.append(f'{_PLACE.format("f.number")} AS "rowid"')

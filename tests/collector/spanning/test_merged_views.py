@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from chiplog_collector.store.published_tables import COMPLETE
-from tests.support.collector_log import LOG_ID, VIEWS
+from tests.support.collector_log import LOG_ID, VIEWS, Rank, whole
 from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 from tests.support.store_reader import Reader
 
@@ -17,6 +18,23 @@ def test_a_reader_without_a_collector_has_the_rows_of_the_collector(published: t
     index, reader = published
     expected = sorted(map(repr, index.sql(f"FROM {view}")))
     assert sorted(map(repr, reader.sql(f"FROM {view}"))) == expected
+
+
+@proves("nan-in-files-is-found", "NaN in a file of a store is found as in the index", value='"f.value"')
+def test_nan_in_files_is_found_and_larger_than_a_number(tmp_path: Path) -> None:
+    rank = Rank(0)
+    for step in range(10):
+        rank.log(step, loss=float(step) if step % 2 else float("nan"))
+    index = Index(tmp_path)
+    store = publish_in_pieces(index, tmp_path / "lake", [whole(rank)], 1)
+    reader = Reader(store.url, tmp_path)
+    for condition in ("isnan(value)", "value = 'nan'::DOUBLE", "value > 1e9", "value <> 'nan'::DOUBLE"):
+        query = f"SELECT count(*) FROM metrics WHERE {condition}"
+        assert reader.sql(query) == index.sql(query) == [(5,)], condition
+    query = "SELECT count(nullif(value, 'nan'::DOUBLE)), max(value) = 'nan'::DOUBLE FROM metrics"
+    assert reader.sql(query) == index.sql(query) == [(5, True)]
+    reader.close()
+    index.close()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0], ids=["all hot", "half cold", "all cold"])
