@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 
 from chiplog_collector.spanning.spread_tables import TABLES as SPREAD_TABLES
-from chiplog_collector.spanning.spread_tables import SpreadTables, newest_rows
+from chiplog_collector.spanning.spread_tables import VERSIONS, SpreadTables, newest_rows
 from chiplog_collector.store.delta_store import StoredFile
 from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS, PUBLISHED, UNOWNED
 from chiplog_collector.transaction import transaction
@@ -56,6 +56,7 @@ class HeldRows:
         self._main = f'"{main}"'
         self._log_id = log
         self._spread = SpreadTables(connection, self._main, log)
+        self._passed: dict[str, int] | None = None
         self._made_for = f"{_FORMAT} {MIGRATION} {log} {url}"
         self._prepare()
 
@@ -104,6 +105,18 @@ class HeldRows:
         [(n,)] = self._execute(f"DELETE FROM {CATALOG}.held.refreshes RETURNING n").fetchall()
         self._execute(f"INSERT INTO {CATALOG}.held.refreshes VALUES (?)", [n + 1])
 
+    def has_open_versions(self) -> bool:
+        """Return True if versions of artifacts in several logs have no number yet."""
+        query = f"SELECT exists(FROM {CATALOG}.held.spread_versions WHERE version IS NULL)"
+        return self._execute(query).fetchall() == [(True,)]
+
+    def note_passed(self, passed: dict[str, int]) -> None:
+        """Number versions of artifacts again. passed: by log that lives, see `numbered`."""
+        self._passed = passed
+        with transaction(self._connection):
+            self._spread.write_versions(passed)
+            self._count_refresh()  # pages ask again only if it has changed
+
     def doubled(self) -> list[tuple[int, str, int, int]]:
         """Return the closed ranges of seq that a smaller log has, too: producer, log, first and last seq."""
         found: list[tuple[int, str, int, int]] = self._execute(f"FROM {CATALOG}.held.doubled ORDER BY ALL").fetchall()
@@ -145,6 +158,7 @@ class HeldRows:
                 self._merge(table)
             self._count_refresh()
             self._spread.write()
+            self._spread.write_versions(self._passed)
             for statement in _derived(self._main, self._log_id):
                 self._execute(statement)
 
@@ -242,7 +256,7 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
     yield f"CREATE TABLE {held}.producer_ids (producer INTEGER, uuid VARCHAR)"
     yield f"CREATE TABLE {held}.run_ids (run INTEGER, run_id VARCHAR)"
     yield f"CREATE TABLE {held}.names (id INTEGER, name VARCHAR)"
-    for table in SPREAD_TABLES:
+    for table in (*SPREAD_TABLES, VERSIONS):
         yield f"CREATE TABLE {held}.{table}"
     yield f"CREATE TABLE {held}.refreshes (n BIGINT)"
     yield f"INSERT INTO {held}.refreshes VALUES (0)"
@@ -309,21 +323,6 @@ def _derived(main: str, log: str) -> Iterable[str]:
         FROM ({newest}) h JOIN {held}.silent s ON s.log = h.log
         WHERE h.state IS NULL AND h.role = 'rank' AND h.run_id_of IS NOT NULL
         GROUP BY h.log, h.run_id_of, s.host, s.since"""
-    # Of artifacts in several logs: in the order in which their first pieces were cut. See merged_views.
-    yield f"""CREATE OR REPLACE TABLE {held}.spread_versions AS
-        WITH seen AS (
-            SELECT v.log, v.project, v.name, v.digest, v.version, c.cut_at
-            FROM {held}.artifact_versions v LEFT JOIN {held}.{COMPLETE} c ON c.log = v.log AND c.flush = v.flush
-            WHERE (v.project, v.name) IN (
-                SELECT (project, name) FROM {held}.artifact_versions GROUP BY project, name
-                HAVING count(DISTINCT log) > 1)
-        ), firsts AS (
-            SELECT project, name, digest, min({{'at': cut_at, 'log': log, 'version': version}}) AS first
-            FROM seen GROUP BY project, name, digest
-        )
-        SELECT project, name, digest,
-               row_number() OVER (PARTITION BY project, name ORDER BY first) - 1 AS version
-        FROM firsts"""
     # As rollups.sql computes it.
     yield f"""CREATE OR REPLACE TABLE {held}.identified AS
         SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank, p.node,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -17,7 +18,7 @@ from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
 from chiplog_collector.spanning.held_rows import CATALOG, HeldRows, small_tables
 from chiplog_collector.spanning.local_files import LocalFiles
 from chiplog_collector.spanning.merged_views import doubled_facts, make_views, quoted
-from chiplog_collector.store.delta_store import DeltaStore, Heartbeat, StoredFile, StoreError
+from chiplog_collector.store.delta_store import GONE_S, DeltaStore, Heartbeat, StoredFile, StoreError
 from chiplog_collector.store.heartbeat import SILENT_S
 from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS
 from chiplog_schemas.query.query_messages import QueryRejected
@@ -88,6 +89,7 @@ class StoreReader:
         self._doubled: list[tuple[int, str, int, int]] = []
         self._list_at = 0.0  # the files of all tables, whether there is a new piece or not
         self._look_at = 0.0  # at the commits, whether there is a sign of news or not
+        self._passed_marks: set[str] = set()
         self._is_away = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chiplog-store-reader", daemon=True)
@@ -146,6 +148,12 @@ class StoreReader:
 
     def refresh(self) -> bool:
         """Take what has been committed since the last time. Return False if that is nothing."""
+        is_new = self._take_news()
+        if not self._faults:
+            self._note_passed()  # after the rows that were published up to then
+        return is_new
+
+    def _take_news(self) -> bool:
         beats = self.store.heartbeats(self._beats)
         known = {beat.mark for beat in self._beats}
         news = [beat for beat in beats if beat.mark not in known]
@@ -199,6 +207,20 @@ class StoreReader:
         self._seen = self.store.versions.get(COMPLETE, -1)
         self._listed = {} if faults else files
         return True
+
+    def _note_passed(self) -> None:
+        """Note up to when each log that lives has published all that it cut, if versions of artifacts wait for it."""
+        marks = {beat.mark for beat in self._beats}
+        if marks == self._passed_marks or not self._held.has_open_versions():
+            return
+        retired, now = self.store.retired(), self._newest(self._beats)
+        passed = {}
+        for beat in self._beats:
+            is_gone = beat.log in retired or (now - beat.written_at).total_seconds() > GONE_S
+            if not is_gone:  # safeguard: gone-log-holds-no-version
+                passed[beat.log] = _micros(beat.content.get("idle_at"))
+        self._held.note_passed(passed)
+        self._passed_marks = marks
 
     def _moved(self) -> dict[str, int]:
         """Return the tables that have a newer commit than was seen here, as the heartbeats name it."""
@@ -270,10 +292,13 @@ class StoreReader:
         self._faults = set(faults)
         return read, self._faults
 
+    def _newest(self, beats: Sequence[Heartbeat]) -> datetime:
+        """Return the time by the clock of the store, where a heartbeat of the own log tells it."""
+        return max([beat.written_at for beat in beats if beat.log == self._log_id] or [datetime.now(UTC)])
+
     def _note_silent(self, beats: Sequence[Heartbeat]) -> None:
         """Note which other collectors have not been heard of, by the clock of the store where that is known."""
-        own = [beat.written_at for beat in beats if beat.log == self._log_id]
-        now = max(own or [datetime.now(UTC)])
+        now = self._newest(beats)
         silent = [
             (
                 beat.log,
@@ -342,6 +367,14 @@ def _waiting_s(beat: Heartbeat) -> float:
 
 def _utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _micros(text: Any) -> int:
+    """Return a time in µs since 1970; 0 if there is none, or another version wrote it."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000_000)
+    except (TypeError, ValueError):
+        return 0
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

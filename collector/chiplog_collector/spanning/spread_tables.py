@@ -1,6 +1,7 @@
 """Writes to `store.held` what counts where a run is in several logs: see spread_runs."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import duckdb
@@ -13,6 +14,7 @@ from chiplog_collector.spanning.spread_runs import (
     parted,
     spread_runs,
 )
+from chiplog_collector.spanning.spread_versions import SeenVersion, numbered
 
 
 def newest_rows(table: str, key: str, log: str) -> str:
@@ -42,6 +44,7 @@ TABLES = (
     "doubled (producer INTEGER, log VARCHAR, first_seq BIGINT, last_seq BIGINT)",
     "kept_intervals (producer INTEGER, log VARCHAR, first_seq BIGINT, last_seq BIGINT, seen_at TIMESTAMP)",
 )
+VERSIONS = "spread_versions (project VARCHAR, name VARCHAR, digest VARCHAR, version BIGINT)"
 
 
 class SpreadTables:
@@ -66,6 +69,26 @@ class SpreadTables:
         self._write_places(intervals)
         for number, by_log in intervals.items():
             self._write_ranges(number, by_log)
+
+    def write_versions(self, passed: Mapping[str, int] | None) -> None:
+        """Number again the versions of artifacts that are in several logs. passed: see `numbered`; None: not known."""
+        self._connection.execute("DELETE FROM store.held.spread_versions")
+        query = """SELECT v.log, v.project, v.name, v.digest, v.version, v.flush, epoch_us(c.cut_at) AS cut_us
+            FROM store.held.artifact_versions v
+            LEFT JOIN store.held.collectors c ON c.log = v.log AND c.flush = v.flush
+            WHERE (v.project, v.name) IN (SELECT (project, name) FROM store.held.artifact_versions
+                GROUP BY project, name HAVING count(DISTINCT log) > 1)"""
+        seen = [
+            SeenVersion(log, (project, name, digest), cut_us, flush, version)
+            for log, project, name, digest, version, flush, cut_us in self._connection.execute(query).fetchall()
+        ]
+        if not seen:
+            return
+        query = "SELECT log, max(epoch_us(cut_at)) FROM store.held.collectors GROUP BY log"
+        cut = dict(self._connection.execute(query).fetchall())
+        live = None if passed is None else {log: max(time_us, cut.get(log, 0)) for log, time_us in passed.items()}
+        rows = [(*digest, number) for digest, number in numbered(seen, live).items()]
+        self._connection.executemany("INSERT INTO store.held.spread_versions VALUES (?, ?, ?, ?)", rows)
 
     def _rows(self, query: str) -> list[dict[str, Any]]:
         cursor = self._connection.execute(query.replace("{main}", self._main), {"log": self._log_id})

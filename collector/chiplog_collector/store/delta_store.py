@@ -43,6 +43,7 @@ REQUESTS = ("put", "list", "get")  # kinds that cost
 _CHECKPOINT_GETS = 25  # it reads the one before in parts
 _HEARTBEATS = "heartbeats"
 _RETIRED = "retired"
+GONE_S = 7 * 24 * 3600.0  # without a heartbeat, a log is gone: longer than a holiday weekend without power
 RETIRED_FROM = 1 << 62  # numbers of what others delete of a log that is gone: above those of its own records
 _DAY = "day"  # of receipt: the partition of each table
 _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that it does not know

@@ -68,7 +68,7 @@ class Beats:
         self._due_at = now + BEAT_S
 
     def _content(self, number: int, now: float) -> dict[str, Any]:
-        waiting = self._outbox.ends()
+        at, is_cutting, waiting = _now(), self._outbox.is_cutting(), self._outbox.ends()
         if not waiting:
             self._waiting_bytes = 0
         elif not self._waiting_bytes or now >= self._measure_at:
@@ -76,7 +76,8 @@ class Beats:
             self._measure_at = now + _MEASURED_S
         oldest_at = self._outbox.oldest_at()
         return {
-            "at": _now(),
+            "at": at,
+            "idle_at": None if waiting or is_cutting else at,  # the store has all that was cut before
             "host": socket.gethostname(),
             "version": __version__,
             "number": number,

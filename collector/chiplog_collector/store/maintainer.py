@@ -17,13 +17,19 @@ import duckdb
 
 from chiplog_collector.store.compaction import Deletion, compact, delete_rows, read_deletions
 from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
-from chiplog_collector.store.delta_store import RETIRED_FROM, Addition, DeltaStore, ForeignPositionError, StoreError
+from chiplog_collector.store.delta_store import (
+    GONE_S,
+    RETIRED_FROM,
+    Addition,
+    DeltaStore,
+    ForeignPositionError,
+    StoreError,
+)
 from chiplog_collector.store.parquet_files import bounded_engine, row_count, write_rows
 from chiplog_collector.store.published_tables import DELETIONS, ORDERS
 
 LOOK_S = 60.0  # between two looks; a table gets six pieces in that time. No request while nothing arrives
 VACUUM_S = 24 * 3600.0  # a listing of all files
-GONE_S = 7 * 24 * 3600.0  # without a heartbeat, a log is gone: longer than a holiday weekend without power
 GONE_LOOK_S = 3600.0  # between two looks whether a log is gone of which something is to be deleted
 _NAMING = ("files", "media", "artifact_files")  # tables whose rows name contents
 _UNSEEN = -2  # below the version of a table that does not exist

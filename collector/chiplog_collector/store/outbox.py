@@ -100,6 +100,10 @@ class Outbox:
             return []
         return sorted(int(name) for name in names if name.isdecimal())
 
+    def is_cutting(self) -> bool:
+        """Return True if a piece is being made, or was when its process ended."""
+        return (self._pieces / _UNFINISHED).exists()
+
     def size_bytes(self) -> int:
         """Return how many bytes wait."""
         return sum(_size_bytes(self._path(until)) for until in self.ends())

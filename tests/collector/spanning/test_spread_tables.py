@@ -4,12 +4,14 @@ import os
 import random
 import socket
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chiplog_collector.store.delta_store import DeltaStore
+from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import VIEWS, Rank, block_of, whole
 from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces
@@ -80,6 +82,54 @@ def test_a_rank_that_moves_to_another_collector_stays_one(tmp_path: Path) -> Non
     reader.close()
     first.close()
     second.close()
+
+
+@proves(
+    "gone-log-holds-no-version", "a log that is gone keeps no version of an artifact from its number", condition=True
+)
+def test_a_version_of_an_artifact_in_two_logs_has_a_number_once_each_log_that_lives_has_passed_it(
+    tmp_path: Path,
+) -> None:
+    lake, indexes = tmp_path / "lake", []
+    for number in range(2):
+        rank = Rank(number)
+        rank.say(EventKind.ARTIFACT, "p", "model", "model", bytes([number]) * 32, 0, 0, "{}", "")
+        indexes.append(Index(tmp_path / f"collector {number}", bytes([200 + number]) * 16))
+        publish_in_pieces(indexes[-1], lake, [whole(rank)], 1)
+    quiet = DeltaStore(f"file://{lake}", "dd" * 16)
+    quiet.put_heartbeat({"idle_at": None})
+    index = indexes[1]
+    readers = [Reader(quiet.url, tmp_path)]
+    readers.append(Reader(quiet.url, index.directory, index.database.connection, index.log_id.hex()))
+    query = "SELECT digest, version FROM artifacts ORDER BY digest"
+
+    def found() -> list[Any]:
+        answers = []
+        for reader in readers:
+            reader.store.refresh()
+            answers.append([version for _, version in reader.sql(query)])
+        assert answers[0] == answers[1]
+        return answers[0]
+
+    assert found() == [None, None]
+    late = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()
+    quiet.put_heartbeat({"idle_at": late})
+    assert found() == [0, None], "the first log may have cut a piece that comes before the second version"
+    DeltaStore(quiet.url, indexes[0].log_id.hex()).put_heartbeat({"idle_at": late})
+    assert found() == [0, 1]
+    quiet.put_heartbeat({"idle_at": None})
+    quiet.put_heartbeat({"idle_at": None, "again": True})
+    for reader in readers:
+        reader.store._held.note_passed({quiet._log: 0})
+    assert found() == [None, None]
+    quiet.retire(quiet._log)
+    for reader in readers:
+        reader.store._passed_marks = set()
+    assert found() == [0, 1], "it is gone"
+    for reader in readers:
+        reader.close()
+    for index in indexes:
+        index.close()
 
 
 @proves(

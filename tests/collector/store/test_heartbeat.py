@@ -49,6 +49,7 @@ def test_it_says_how_far_a_log_is_and_what_waits(tmp_path: Path) -> None:
         "lag_s": 0.0,
         "keeps_files": True,
     }
+    assert beat.content["idle_at"] == beat.content["at"], "the store has all that was cut up to then"
     put(outbox, 5)
     put(outbox, 6)
     outbox.remove(outbox.piece(5))
@@ -57,6 +58,7 @@ def test_it_says_how_far_a_log_is_and_what_waits(tmp_path: Path) -> None:
     [beat] = store.heartbeats()
     assert (beat.content["number"], beat.content["waiting"]) == (5, 1)
     assert beat.content["waiting_bytes"] > 0
+    assert beat.content["idle_at"] is None
     assert beat.content["published_at"] is not None
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", beat.content["at"])
 
