@@ -576,7 +576,9 @@ class World:
             dealer.close()
 
     def start_collector(self) -> None:
-        places = SimpleNamespace(collector=DiskPath("/c"), run=DiskPath("/c/run"), files=None)
+        places = SimpleNamespace(
+            collector=DiskPath("/c"), run=DiskPath("/c/run"), store=DiskPath("/c/store"), files=None
+        )
         try:
             self.collector = receiver_daemon.ReceiverDaemon(
                 receiver_daemon.ReceiverSettings(places, ["collector"], credit_bytes=CREDIT), with_index=False
