@@ -23,6 +23,7 @@ class Reader:
         log: str = "00" * 16,
         *,
         is_alone: bool = False,
+        former: tuple[bytes, int] | None = None,
     ) -> None:
         self._own = connection is None
         if connection is None:
@@ -35,7 +36,9 @@ class Reader:
                 connection.execute(rollups_sql())
             disable_faulty_optimizers(connection)
         self.connection = connection
-        self.store = StoreReader(connection, url, log, directory / "reader", 10, directory / "files", is_alone=is_alone)
+        self.store = StoreReader(
+            connection, url, log, directory / "reader", 10, directory / "files", is_alone=is_alone, former=former
+        )
         self.cursor = connection.cursor()
         self.store.cold.prepare(self.cursor)
         self.store.refresh()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chiplog_collector.query.sql_guard import QueryRejected
 from chiplog_collector.store.delta_store import Addition, DeltaStore
 from chiplog_collector.store.heartbeat import Beats
 from chiplog_collector.store.outbox import Outbox
@@ -200,3 +201,20 @@ def test_a_piece_whose_publisher_was_killed_before_its_heartbeat_is_seen(
     listed.clear()
     assert not reader.store.refresh()
     assert listed == []
+
+
+@pytest.mark.parametrize("end", [0, -1])
+def test_rows_of_a_restored_log_are_found_under_its_former_id(tmp_path: Path, end: int) -> None:
+    """Before its first piece under the new ID. end: how much less of the former log was restored than was dropped."""
+    index = Index(tmp_path)
+    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    dropped = index.database.next_number - 1
+    reader = Reader(store.url, tmp_path, log="ff" * 16, former=(index.log_id, dropped + end))
+    reader.connection.execute(f"CREATE OR REPLACE TABLE base.dropped AS SELECT {dropped}::BIGINT AS flush")
+    if end < 0:
+        with pytest.raises(QueryRejected, match="in the store alone"):
+            reader.sql("FROM metrics")
+    else:
+        assert len(reader.sql("FROM metrics")) == len(index.sql("FROM metrics"))
+    reader.close()
+    index.close()
