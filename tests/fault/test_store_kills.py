@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ import pytest
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.published_tables import COMPLETE
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.storage.record import Kind, Record
+from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.kill_points import ARMED, MOMENTS, VARIABLE, KillPlan
 from tests.support.lake import VersionReader
 from tests.support.node import Node
@@ -67,6 +70,19 @@ for _ in range(60):
 else:
     sys.exit(1)
 """
+# A day lasts two seconds at the collector, facts leave its database after one, and sealed segments of its log at once.
+DAYS = """
+import time
+if "chiplog_collector" in " ".join(sys.orig_argv):
+    import chiplog_schemas.clock as clock
+    import chiplog_schemas.limits as limits
+    limits.SEGMENT_BYTES = 32 << 10
+    clock.now_us = lambda: {begun_us} + (time.time_ns() // 1000 - {begun_us}) * 43_200
+if "chiplog_collector.index" in sys.orig_argv:
+    from chiplog_collector.index.cleaning import hot_days
+    hot_days.INTERVAL_S = 0.3
+"""
+TRIMMED_KILLS = 5  # while facts leave database and log, and again after a restore
 CREATIONS = [moment for moment in MOMENTS if "creation" in moment]  # before there is more to kill
 KEYS = {"metrics": "producer, seq, key", "console": "producer, seq", COMPLETE: "log, number"}
 
@@ -199,3 +215,64 @@ def test_each_row_is_in_the_store_once_whichever_process_is_killed_at_whichever_
         shutil.rmtree(place)
         if base.startswith("file:"):
             shutil.rmtree(tmp_path / f"lake of {seed}")
+
+
+def restore_over(node: Node, directory: Path) -> None:
+    """Back a node's collector up while it runs, kill it, and restore the backup in its place."""
+    cli = [sys.executable, "-P", "-m", "chiplog_cli"]
+    run = partial(subprocess.run, check=True, capture_output=True, timeout=WAIT_S)
+    run([*cli, "backup", str(directory / "backup"), "--from", str(node.root)])
+    assert node.collector is not None
+    node.collector.kill()
+    node.collector.wait()
+    locks = node.place.collector / "store.lock", node.place.index_lock
+    wait_until(lambda: not any(map(lock_holder_pid, locks)), "a collector that ended")
+    node.place.collector.rename(directory / "lost")
+    run([*cli, "restore", str(directory / "backup"), "--dir", str(node.root)])
+
+
+def trimmed_records(node: Node) -> int:
+    segments = list_segments(node.place.collector / "log")
+    records = (item for _, path in segments for item in read_segment(path))
+    return sum(isinstance(item, Record) and item.kind == Kind.TRIMMED for item in records)
+
+
+@pytest.mark.full
+@pytest.mark.soak(4)
+def test_each_row_is_found_once_while_days_leave_database_and_log_and_after_a_restore(
+    tmp_path: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Receiver, index and publisher are killed at random. The views answer from database, files and former files."""
+    for seed in rounds(1):
+        chooser, place = random.Random(seed), tmp_path / f"round {seed}"
+        place.mkdir()
+        monkeypatch.setenv("CHIPLOG_STORE", f"file://{place}/lake")
+        monkeypatch.setenv("CHIPLOG_HOT_DAYS", "1")
+        patch_daemons(monkeypatch, tmp_path / "patch", OFTEN + BUSY + DAYS.format(begun_us=time.time_ns() // 1000))
+        with Node(place / "node") as node:
+            node.start()
+            for run_id in ("before", "after"):
+                with rank_of(node, place / run_id, run_id):
+                    for _ in range(TRIMMED_KILLS):
+                        time.sleep(chooser.uniform(0.5, 2.5))
+                        kill(node, chooser.choice(VICTIMS))
+                ended = f"SELECT 1 FROM labels WHERE run_id = '{run_id}' AND state = 'finished'"
+                node.until(ended)
+                if run_id == "before":
+                    wait_until(lambda: trimmed_records(node), "facts that left the log")
+                    restore_over(node, place)
+                    node.start_collector()
+            for run_id in ("before", "after"):
+                steps = n_logged(place / run_id)
+                counted = "SELECT count(*) AS n, count(DISTINCT (label, attempt, key, step)) AS distinct_n FROM metrics"
+                expected = [{"n": 2 * steps, "distinct_n": 2 * steps}]
+                node.until(f"{counted} WHERE run_id = '{run_id}'", lambda rows, expected=expected: rows == expected)
+                # A query is refused for a moment after a day has left.
+                found = node.until(f"SELECT step, value FROM metrics WHERE run_id = '{run_id}' AND key = 'value'")
+                verdict = compare(place / run_id, found)
+                assert verdict.ok and not verdict.extra, verdict
+                rounds.count("values", steps)
+            node.stop()
+            assert trimmed_records(node)
+            assert "have left the database" in node.output("chiplog_collector")
+        shutil.rmtree(place)
