@@ -21,10 +21,10 @@ from chiplog_schemas.sql import LARGE
 
 GB = 1_000_000_000
 _POLL_S = 0.05  # for the first look at the store
-_TYPE = "STRUCT(files VARCHAR[], run_from VARCHAR, run_to VARCHAR, key_from VARCHAR, key_to VARCHAR)"
-_NAMES = f"""SELECT DISTINCT n.log, n.run_id, n.label
-FROM merged.identified i JOIN {CATALOG}.held.published_names n ON n.producer = i.producer
-WHERE list_contains($run_ids, i.run_id) AND ($labels IS NULL OR list_contains($labels, i.label))"""
+_ENDS = ("run_from", "run_to", "key_from", "key_to", "producer_from", "producer_to")
+_TYPE = f"STRUCT(files VARCHAR[], has_left BOOLEAN, {', '.join(f'{name} VARCHAR' for name in _ENDS)})"
+_NAMES = """SELECT DISTINCT log, published_run_id, published_label, uuid FROM merged.published
+WHERE list_contains($run_ids, run_id) AND ($labels IS NULL OR list_contains($labels, label))"""
 
 
 Needs = Mapping[str, Sequence[Need]]  # by large table; a table that is not there is not read
@@ -47,16 +47,23 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The files of a table that a query reads, and between which names its rows are; None: any."""
+    """The files of a table that a query reads, and between which names its rows are; None: any.
+
+    has_left: True if no row of these files is in the index.
+    """
 
     files: Sequence[StoredFile]
+    has_left: bool = False
     run_from: str | None = None
     run_to: str | None = None
     key_from: str | None = None
     key_to: str | None = None
+    producer_from: str | None = None
+    producer_to: str | None = None
 
 
-Names = set[tuple[str, str | None, str | None]]  # logs, runs and labels under which rows were published
+# Logs, runs, labels and producers under which rows were published.
+Names = set[tuple[str, str | None, str | None, str]]
 
 
 def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Snapshot, dropped: int) -> Choice:
@@ -73,9 +80,11 @@ def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Sna
         for file in snapshot.files.get(table, ())
         if not _is_in_index(file, snapshot.log, dropped) and any(_may_have(file, need, names) for need, names in needs)
     ]
-    runs = [None if names is None else {run_id for _, run_id, _ in names} for _, names in needs]
+    runs = [None if names is None else {run_id for _, run_id, *_ in names} for _, names in needs]
     keys = [need.keys for need, _ in needs]
-    return Choice(files, *_ends(runs), *_ends(keys))
+    producers = [None if names is None else {producer for *_, producer in names} for _, names in needs]
+    has_left = all(_has_left(file, snapshot.log, dropped) for file in files)
+    return Choice(files, has_left, *_ends(runs), *_ends(keys), *_ends(producers))
 
 
 def _ends(sets: Sequence[Any]) -> tuple[str | None, str | None]:
@@ -91,12 +100,20 @@ def _is_in_index(file: StoredFile, log: str, dropped: int) -> bool:
     return file.log == log and "number" in file.ranges and file.ranges["number"][0] > dropped
 
 
+def _has_left(file: StoredFile, log: str, dropped: int) -> bool:
+    """Return True if no row of a file is in the index."""
+    return file.log not in ("", log) or (file.log == log and file.ranges.get("number", (0, dropped + 1))[1] <= dropped)
+
+
 def _may_have(file: StoredFile, need: Need, names: Names | None) -> bool:
     if need.keys is not None and not any(file.may_have("key", key) for key in need.keys):
         return False
     return names is None or any(
-        file.may_have("log", log) and file.may_have("run_id", run_id) and file.may_have("label", label)
-        for log, run_id, label in names
+        file.may_have("log", log)
+        and file.may_have("run_id", run_id)
+        and file.may_have("label", label)
+        and file.may_have("producer", producer)
+        for log, run_id, label, producer in names
     )
 
 
@@ -158,9 +175,12 @@ class ColdFiles:
     @contextlib.contextmanager
     def chosen(self, cursor: duckdb.DuckDBPyConnection, needed: Needs, deadline: float = math.inf) -> Iterator[None]:
         """Set the variables of what a query needs for as long as the block runs."""
+        if not needed:
+            yield
+            return
         snapshot = self.snapshot
         [(dropped,)] = cursor.execute("SELECT coalesce(max(flush), -1) FROM merged.dropped").fetchall()
-        if needed and dropped > snapshot.until:  # safeguard: dropped-rows-are-read
+        if dropped > snapshot.until:  # safeguard: dropped-rows-are-read
             why = self.trouble or "its files are not known yet"
             raise QueryRejected(f"rows that the query reads are in the store alone, and {why}; ask again later")
         # safeguard: unseen-store-is-not-empty
@@ -205,9 +225,8 @@ class ColdFiles:
         self._files.fetch_content(digest, self._contents)
 
     def _set(self, cursor: duckdb.DuckDBPyConnection, table: str, paths: Sequence[str], choice: Choice) -> None:
-        ends = [choice.run_from, choice.run_to, choice.key_from, choice.key_to]
         value: dict[str, Any] = {"files": list(paths) or [str(self._empty[table])]}
-        value |= dict(zip(("run_from", "run_to", "key_from", "key_to"), ends, strict=True))
+        value |= {"has_left": choice.has_left} | {name: getattr(choice, name) for name in _ENDS}
         cursor.execute(f"SET VARIABLE {variable_of(table)} = CAST($value AS {_TYPE})", {"value": value})
 
     def _is_elsewhere(self, cursor: duckdb.DuckDBPyConnection, need: Need) -> bool:
@@ -219,7 +238,7 @@ class ColdFiles:
 
     @staticmethod
     def _names(cursor: duckdb.DuckDBPyConnection, table: str, need: Need) -> Names | None:
-        """Return the logs, runs and labels under which the rows of a need were published."""
+        """Return the logs, runs, labels and producers under which the rows of a need were published."""
         if need.run_ids is None or table == "system":  # samples belong to nodes
             return None
         given = {"run_ids": sorted(need.run_ids), "labels": None if need.labels is None else sorted(need.labels)}

@@ -7,7 +7,7 @@ Their integers are beyond OTHERS_FROM, unless the own collector has given one to
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -117,6 +117,17 @@ class HeldRows:
             self._spread.write_versions(passed)
             self._count_refresh()  # pages ask again only if it has changed
 
+    def has_others(self) -> bool:
+        """Return True if another log has published a piece."""
+        query = f"SELECT exists(FROM {CATALOG}.held.{COMPLETE} WHERE log <> ?)"
+        return self._execute(query, [self._log_id]).fetchall() == [(True,)]
+
+    def is_spread(self) -> bool:
+        """Return True if some runs or producers are in several logs."""
+        tables = [table.partition(" ")[0] for table in SPREAD_TABLES]
+        query = " OR ".join(f"exists(FROM {CATALOG}.held.{table})" for table in tables)
+        return self._execute(f"SELECT {query}").fetchall() == [(True,)]
+
     def doubled(self) -> list[tuple[int, str, int, int]]:
         """Return the closed ranges of seq that a smaller log has, too: producer, log, first and last seq."""
         found: list[tuple[int, str, int, int]] = self._execute(f"FROM {CATALOG}.held.doubled ORDER BY ALL").fetchall()
@@ -133,6 +144,7 @@ class HeldRows:
         replaced: Iterable[str],
         *,
         renumbers: bool = False,
+        finish: Callable[[], None] = lambda: None,
     ) -> None:
         """Take the rows of new files, all or none.
 
@@ -140,6 +152,7 @@ class HeldRows:
             new: By table, files with their copies on this disk.
             replaced: Tables of which `new` has all files, because some were merged or rewritten.
             renumbers: Give integers again; then all tables are replaced.
+            finish: Called at the end of the transaction.
         """
         with transaction(self._connection):
             self._execute(f"CREATE OR REPLACE TEMP TABLE known_deletions AS FROM {CATALOG}.held.{DELETIONS}")
@@ -161,6 +174,7 @@ class HeldRows:
             self._spread.write_versions(self._passed)
             for statement in _derived(self._main, self._log_id):
                 self._execute(statement)
+            finish()
 
     def _load(self, table: str, copies: list[str]) -> None:
         source = "read_parquet($files, union_by_name = true, hive_partitioning = false)"

@@ -6,13 +6,13 @@ and after them those of other logs; of the large tables those in files of a stor
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import duckdb
 
 from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, small_tables
 from chiplog_collector.spanning.spread_runs import DESCRIBING
 from chiplog_collector.store.published_tables import COMPLETE, PIECE_ROWS_MAX
-from chiplog_collector.transaction import transaction
 from chiplog_schemas.sql import LARGE, SERIES, WITH_RECENT, views_sql
 
 # By large table: the table of `base` after whose rows those of files stand, so that curves read them as they are.
@@ -27,19 +27,33 @@ _NAMED = ("key", "device")  # columns with an integer for a name
 _PLACE = f"{{}} * {PIECE_ROWS_MAX} + place - 4611686018427387904"
 
 
-def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, *, has_doubled: bool = False) -> None:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the views join. Each join costs each query some time, so what does not occur is left out.
+
+    Attributes:
+        has_others: True if another log has published something.
+        has_spread: True if some runs or producers are in several logs.
+        has_doubled: True if some events are in two logs.
+    """
+
+    has_others: bool = True
+    has_spread: bool = True
+    has_doubled: bool = False
+
+
+def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, shape: Shape = Shape()) -> None:
     """Make the views in the database `store`, which then is the connection's own. Variables of files must be set.
 
-    has_doubled: whether some events are in two logs; to leave one of them out costs each query some time.
+    Call it within a transaction. main: the name of the connection's own database. log: the ID of the log in it.
     """
     connection.execute(f"USE {CATALOG}")
-    with transaction(connection):
-        connection.execute("CREATE SCHEMA IF NOT EXISTS merged")
-        connection.execute("CREATE SCHEMA IF NOT EXISTS reads")
-        for statement in merged_tables(connection, f'"{main}"', log, has_doubled=has_doubled):
-            connection.execute(statement)
-        connection.execute(views_sql().replace("base.", "merged."))
-        connection.execute(_run_places(f'"{main}"', log))
+    connection.execute("CREATE SCHEMA IF NOT EXISTS merged")
+    connection.execute("CREATE SCHEMA IF NOT EXISTS reads")
+    for statement in merged_tables(connection, f'"{main}"', log, shape):
+        connection.execute(statement)
+    connection.execute(views_sql().replace("base.", "merged."))
+    connection.execute(_run_places(f'"{main}"', log))
 
 
 def variable_of(table: str) -> str:
@@ -47,27 +61,37 @@ def variable_of(table: str) -> str:
     return f"cold_{table}"
 
 
-def merged_tables(
-    connection: duckdb.DuckDBPyConnection, main: str, log: str, *, has_doubled: bool = False
-) -> Iterable[str]:
+def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str, shape: Shape) -> Iterable[str]:
     """Yield the statements that make a view for each table of `base`."""
     query = """SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns()
         JOIN duckdb_tables() USING (database_name, schema_name, table_name)
         WHERE database_name = ? AND schema_name = 'base' GROUP BY ALL ORDER BY ALL"""
     tables = dict(connection.execute(query, [main.strip('"')]).fetchall())
-    yield f"""CREATE OR REPLACE VIEW merged.names AS SELECT id, name FROM {main}.base.names
-        UNION ALL SELECT id, name FROM {CATALOG}.held.names h ANTI JOIN {main}.base.names b ON b.name = h.name"""
+    names = f"SELECT id, name FROM {main}.base.names"
+    others = (
+        f"""UNION ALL SELECT id, name FROM {CATALOG}.held.names h ANTI JOIN {main}.base.names b ON b.name = h.name"""
+    )
+    yield f"CREATE OR REPLACE VIEW merged.names AS {names} {others if shape.has_others else ''}"
     own_and_others = f"""FROM {main}.base.runs
         UNION ALL FROM {CATALOG}.held.newest_runs h ANTI JOIN {main}.base.runs b ON b.run_id = h.run_id"""
     replaced = ", ".join(f"CASE WHEN s.run_id IS NULL THEN r.{name} ELSE s.{name} END AS {name}" for name in _SPREAD)
-    yield f"""CREATE OR REPLACE VIEW merged.runs AS SELECT r.* REPLACE ({replaced})
+    spread = f"""SELECT r.* REPLACE ({replaced})
         FROM ({own_and_others}) r LEFT JOIN {CATALOG}.held.spread_runs s ON s.run_id = r.run_id"""
+    runs = spread if shape.has_spread else own_and_others if shape.has_others else f"FROM {main}.base.runs"
+    yield f"CREATE OR REPLACE VIEW merged.runs AS {runs}"
     yield f"""CREATE OR REPLACE VIEW merged.run_numbers AS SELECT n.run_id, coalesce(b.run, n.run) AS run
         FROM {CATALOG}.held.run_ids n LEFT JOIN {main}.base.runs b ON b.run_id = n.run_id"""
     yield f"""CREATE OR REPLACE VIEW merged.uuids AS
         SELECT producer, lower(hex(uuid)) AS uuid FROM {main}.base.producers
         UNION ALL SELECT h.producer, h.uuid FROM {CATALOG}.held.producer_ids h
         ANTI JOIN {main}.base.producers b ON b.uuid = unhex(h.uuid) WHERE h.producer > {OTHERS_FROM}"""
+    # All that may be published of a producer: to plan this takes a quarter of what the joins of `identified` take.
+    yield f"""CREATE OR REPLACE VIEW merged.published AS
+        SELECT i.run_id, i.label, n.log, n.run_id AS published_run_id, n.label AS published_label, u.uuid
+        FROM (SELECT producer, run_id, label FROM {main}.base.identified
+              UNION ALL SELECT producer, run_id, label FROM {CATALOG}.held.identified) i
+        JOIN {CATALOG}.held.published_names n ON n.producer = i.producer
+        JOIN {CATALOG}.held.producer_ids u ON u.producer = i.producer"""
     for table, columns in tables.items():
         if table in ("names", "runs"):
             continue
@@ -79,21 +103,22 @@ def merged_tables(
         if table == "position":
             refreshes = f"(SELECT n FROM {CATALOG}.held.refreshes)"
             own = f"SELECT * REPLACE (next_number + {refreshes} AS next_number) {own}"
-        if table in ("producers", "identified"):
+        if shape.has_spread and table in ("producers", "identified"):
             own = _placed(table, own)
-        if table == "artifact_versions":
+        if shape.has_others and table == "artifact_versions":
             # One that is not published yet has no number where another log has the artifact, too.
             own = f"""SELECT b.* REPLACE (CASE WHEN s.n IS NULL THEN b.version END AS version)
                 {own} b
                 LEFT JOIN (SELECT project, name, count(*) AS n FROM {CATALOG}.held.spread_versions GROUP BY ALL) s
                 USING (project, name) ANTI JOIN {CATALOG}.held.spread_versions v
                 ON v.project = b.project AND v.name = b.name AND v.digest = b.digest"""
-        if table == "intervals":
+        if shape.has_spread and table == "intervals":
             own = f"{own} b ANTI JOIN {CATALOG}.held.kept_intervals k ON k.producer = b.producer"
-        is_event = has_doubled and {"producer", "seq"} <= set(columns)
+        is_event = shape.has_doubled and {"producer", "seq"} <= set(columns)
         if is_event:
             own = f"SELECT b.* FROM ({own}) b {_without_doubled('b', quoted(log))}"
-        beside = _others(table, columns, main, log, has_doubled=is_event)
+        has_beside = shape.has_others or table in _BESIDE.values()
+        beside = _others(table, columns, main, log, has_doubled=is_event) if has_beside else ""
         yield f"CREATE OR REPLACE VIEW merged.{table} AS {own}{f' UNION ALL {beside}' if beside else ''}"
 
 
@@ -215,7 +240,8 @@ def _others(table: str, columns: list[str], main: str, log: str, *, has_doubled:
 def _in_files(table: str, columns: list[str], main: str, log: str, *, has_doubled: bool = False) -> str:
     """Return the query of the rows of a large table that are in files of the store."""
     of = f"getvariable('{variable_of(table)}')"
-    selected, joined = [], "JOIN merged.uuids p ON p.uuid = f.producer"
+    # Their rows are of producers that were published: the integers of these are known here.
+    selected, joined = [], f"JOIN {CATALOG}.held.producer_ids p ON p.uuid = f.producer"
     for column in columns:
         if column in _NAMED:
             selected.append(f"{column}_name.id AS {column}")
@@ -228,8 +254,9 @@ def _in_files(table: str, columns: list[str], main: str, log: str, *, has_double
     if table in PLACED:
         selected.append(f'{_PLACE.format("f.number")} AS "rowid"')
     conditions = [
-        _has_left(main, log),
+        f"({of}.has_left OR {_has_left(main, log)})",
         f"({of}.run_from IS NULL OR f.run_id BETWEEN {of}.run_from AND {of}.run_to)",
+        f"({of}.producer_from IS NULL OR f.producer BETWEEN {of}.producer_from AND {of}.producer_to)",
     ]
     # What was deleted is hidden until maintenance has removed it; what came after the producer was restored is not.
     joined += f" LEFT JOIN {CATALOG}.held.deleted_rows gone ON gone.log = f.log AND gone.producer = f.producer"

@@ -17,10 +17,11 @@ from chiplog_collector.query.cold_needs import Need, read_relations
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
 from chiplog_collector.spanning.held_rows import CATALOG, HeldRows, small_tables
 from chiplog_collector.spanning.local_files import LocalFiles
-from chiplog_collector.spanning.merged_views import doubled_facts, make_views, quoted
+from chiplog_collector.spanning.merged_views import Shape, doubled_facts, make_views, quoted
 from chiplog_collector.store.delta_store import GONE_S, DeltaStore, Heartbeat, StoredFile, StoreError
 from chiplog_collector.store.heartbeat import SILENT_S
 from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS
+from chiplog_collector.transaction import transaction
 from chiplog_schemas.query.query_messages import QueryRejected
 from chiplog_schemas.sql import LARGE, SERIES, series_sql, views_sql
 
@@ -68,6 +69,7 @@ class StoreReader:
         directory.mkdir(parents=True, exist_ok=True)
         [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
         _attach(connection, directory / "cache.duckdb")
+        connection.execute("SET GLOBAL parquet_metadata_cache = true")  # no file of a store is written twice
         self._cursor = connection.cursor()
         self._asked = connection.cursor()  # by another thread, see `elsewhere`
         self._is_alone = is_alone
@@ -78,7 +80,10 @@ class StoreReader:
             self._files, self._empty_files(), Snapshot({}, log), gb_max, relations, contents, is_alone=is_alone
         )
         self.cold.prepare(self._cursor)
-        make_views(self._cursor, self._main, log, has_doubled=bool(self._held.doubled()))
+        self._doubled: list[tuple[int, str, int, int]] = []
+        self._shape: Shape | None = None  # None: the views may be others
+        with transaction(self._cursor):
+            self._make_views()
         self._seen = _UNSEEN  # the version of the table that is committed last
         self._faults: set[str] = set()  # files that cannot be read
         self._beats: list[Heartbeat] = []
@@ -86,7 +91,6 @@ class StoreReader:
         self._ahead: set[tuple[str, int]] = set()  # logs and their last pieces, which no heartbeat names
         self._silent: list[tuple[str, str, datetime]] | None = None
         self._heard: list[tuple[str, str, datetime]] | None = None
-        self._doubled: list[tuple[int, str, int, int]] = []
         self._list_at = 0.0  # the files of all tables, whether there is a new piece or not
         self._look_at = 0.0  # at the commits, whether there is a sign of news or not
         self._passed_marks: set[str] = set()
@@ -144,6 +148,7 @@ class StoreReader:
                 _log.warning("the store %s cannot be read: %s; trying again", self.store.url, reason)
             self._is_away = True
             self._listed = {}  # the sign of news is not lost
+            self._shape = None
             self.cold.trouble = reason
 
     def refresh(self) -> bool:
@@ -195,7 +200,7 @@ class StoreReader:
         copies.mkdir()
         try:
             read, faults = self._copies(new, copies)
-            self._held.load(read, replaced, renumbers=is_renumbered)
+            self._held.load(read, replaced, renumbers=is_renumbered, finish=self._follow_shape)
         finally:
             shutil.rmtree(copies, ignore_errors=True)
         self._note_heard(beats)
@@ -312,13 +317,24 @@ class StoreReader:
             self._held.note_silent(silent)
             self._silent = silent
 
+    def _follow_shape(self) -> None:
+        """Make the views again once they have to join something else."""
+        if self._shape != self._found_shape():
+            self._make_views()
+
+    def _make_views(self) -> None:
+        self._shape = self._found_shape()
+        make_views(self._cursor, self._main, self._log_id, self._shape)
+
+    def _found_shape(self) -> Shape:
+        return Shape(self._held.has_others(), self._held.is_spread(), bool(self._held.doubled()))
+
     def _leave_out_doubled(self) -> None:
         """Leave out events that two logs have, in rows and in what was summed up of them."""
         doubled = self._held.doubled()
         if doubled == self._doubled:
             return
         execute, held = self._cursor.execute, f"{CATALOG}.held"
-        make_views(self._cursor, self._main, self._log_id, has_doubled=bool(doubled))
         query = f"SELECT DISTINCT run_id FROM merged.identified JOIN {held}.doubled USING (producer)"
         runs = frozenset(run_id for (run_id,) in execute(query).fetchall() if run_id is not None)
         try:

@@ -41,9 +41,9 @@ def test_a_file_is_read_if_a_published_name_may_be_in_it() -> None:
         file("no statistics"),
     ]
     assert chosen(files, Need(), None) == ["a-c", "d-f", "unnamed", "no statistics"]
-    assert chosen(files, Need(frozenset("b")), {(OTHER, "b", "rank0")}) == ["a-c", "no statistics"]
-    assert chosen(files, Need(frozenset("b")), {(OWN, "b", "rank0")}) == []
-    late = {(OTHER, "b", "rank0"), (OTHER, None, None)}
+    assert chosen(files, Need(frozenset("b")), {(OTHER, "b", "rank0", "p")}) == ["a-c", "no statistics"]
+    assert chosen(files, Need(frozenset("b")), {(OWN, "b", "rank0", "p")}) == []
+    late = {(OTHER, "b", "rank0", "p"), (OTHER, None, None, "p")}
     assert chosen(files, Need(frozenset("b")), late) == ["a-c", "unnamed", "no statistics"]
     assert chosen(files, Need(keys=frozenset({"zeta"})), None) == ["no statistics"]
     assert chosen(files, Need(frozenset("q")), set()) == []
@@ -60,14 +60,30 @@ def test_rows_that_the_index_has_are_read_there_alone() -> None:
 @proves("rows-of-renamed-run-read", "a query reads rows that were published before their run or label was known")
 def test_names_of_all_needs_bound_the_rows() -> None:
     files = [file("a-c", run_id=("a", "c"), key=("acc", "loss"))]
-    needs: list[Any] = [(Need(frozenset("a"), keys=frozenset({"loss"})), {(OTHER, "a", "r")})]
+    needs: list[Any] = [(Need(frozenset("a"), keys=frozenset({"loss"})), {(OTHER, "a", "r", "p")})]
     found = choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1)
     assert (found.run_from, found.run_to, found.key_from, found.key_to) == ("a", "a", "loss", "loss")
-    needs.append((Need(frozenset("c")), {(OTHER, "c", "r")}))
+    needs.append((Need(frozenset("c")), {(OTHER, "c", "r", "p")}))
     found = choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1)
     assert (found.run_from, found.run_to, found.key_from) == ("a", "c", None)
-    needs.append((Need(frozenset("b")), {(OTHER, None, "r")}))
+    needs.append((Need(frozenset("b")), {(OTHER, None, "r", "p")}))
     assert choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1).run_from is None
+
+
+def test_a_producer_bounds_files_and_rows() -> None:
+    files = [file("a-f", producer=("a", "f")), file("g-k", producer=("g", "k")), file("no statistics")]
+    names = {(OTHER, "r", "rank0", "b"), (OTHER, "r", "rank1", "d")}
+    found = choose("metrics", [(Need(frozenset("r")), names)], Snapshot({"metrics": files}, OWN), -1)
+    assert [each.path for each in found.files] == ["a-f", "no statistics"]
+    assert (found.producer_from, found.producer_to) == ("b", "d")
+
+
+def test_files_without_a_row_of_the_index_are_known() -> None:
+    dropped, half = file("dropped", log=(OWN, OWN), number=(5, 9)), file("half", log=(OWN, OWN), number=(5, 10))
+    mixed, other = file("of two logs", log=(OWN, OTHER), number=(5, 9)), file("of another log")
+    for files, has_left in (([dropped, other], True), ([dropped, half], False), ([mixed], False)):
+        found = choose("metrics", [(Need(), None)], Snapshot({"metrics": files}, OWN), 9)
+        assert (found.files, found.has_left) == (files, has_left)
 
 
 NEEDS: dict[str, tuple[str, Mapping[str, Any]]] = {
