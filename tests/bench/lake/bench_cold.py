@@ -1,13 +1,19 @@
 """Queries of rows that are only in files of a store, beside the same rows in DuckDB; in pieces, and merged.
 
+Times are CPU seconds of this process, user and system, of queries in turns: the machine may have other work.
+
 `CHIPLOG_BENCH_LARGE_RUNS` sets how many runs of 16 million points there are.
 """
 
 import contextlib
 import os
+import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -64,6 +70,26 @@ def median_ms(ask: object, *arguments: object) -> float:
     return statistics.median(took[1:])
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Medians of one query, in milliseconds."""
+
+    wall_ms: float
+    cpu_ms: float
+
+
+def in_turns(*asks: Callable[[], object]) -> list[Cost]:
+    """Return what each call costs, one after the other in each turn."""
+    spent: list[list[tuple[float, float]]] = [[] for _ in asks]
+    for turn in range(REPEATS + 1):
+        for ask, times in zip(asks, spent, strict=True):
+            wall, cpu = time.perf_counter(), time.process_time()
+            ask()
+            if turn:
+                times.append((1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu)))
+    return [Cost(*(statistics.median(column) for column in zip(*times, strict=True))) for times in spent]
+
+
 def publish(database: Database, directory: Path) -> DeltaStore:
     """Publish a database to a store on this disk."""
     url, outbox = f"file://{directory}/lake", Outbox(directory / "outbox")
@@ -96,10 +122,10 @@ def files_opened(reader: Reader, relations: Relations, query: str) -> int:
     opened = local.opened
 
     @contextlib.contextmanager
-    def count(table: str, files: object):  # type: ignore[no-untyped-def]
+    def count(table: str, files: object, *rest: object):  # type: ignore[no-untyped-def]
         listed = list(files)  # type: ignore[call-overload]
         counted.append(len(listed))
-        with opened(table, listed) as paths:
+        with opened(table, listed, *rest) as paths:
             yield paths
 
     local.opened = count  # type: ignore[method-assign,assignment]
@@ -108,6 +134,25 @@ def files_opened(reader: Reader, relations: Relations, query: str) -> int:
     finally:
         local.opened = opened  # type: ignore[method-assign]
     return sum(counted)
+
+
+def _at_its_collector(database: Database, directory: Path, url: str, relations: Relations) -> Iterator[Figure]:
+    """Yield what the rollup views of a collector cost while no other collector publishes to its store."""
+    database.checkpoint()
+    (directory / "own").mkdir()
+    reader = Reader(url, directory / "own", database.connection, LOG_ID.hex())
+    with duckdb.connect() as beside:  # the same database without a store
+        shutil.copy(directory / "index.duckdb", directory / "copy.duckdb")
+        beside.execute(f"ATTACH '{directory}/copy.duckdb' AS copied (READ_ONLY); USE copied; SET TimeZone = 'UTC'")
+        disable_faulty_optimizers(beside)
+        for name, (query, most, _) in QUERIES.items():
+            if most >= 2:
+                continue
+            hot, cold = in_turns(partial(ask_hot, beside, query), partial(ask_cold, reader, relations, query))
+            yardstick = f"{cold.cpu_ms:.1f} ms of CPU ({cold.wall_ms:.1f} ms); in DuckDB {hot.cpu_ms:.1f}"
+            ratio = cold.cpu_ms / hot.cpu_ms
+            yield Figure(f"{name}, at its collector", ratio, "times", at_most=most, yardstick=yardstick)
+    reader.close()
 
 
 def measure() -> list[Figure]:
@@ -134,12 +179,20 @@ def measure() -> list[Figure]:
             figures.append(Figure(f"bytes a point, {place}", n_bytes / n_points, "B", at_most=most))
             for name, (query, merged, pieces) in QUERIES.items():
                 assert ask_cold(reader, relations, query) == ask_hot(database.connection, query), query
-                hot = median_ms(ask_hot, database.connection, query)
-                cold = median_ms(ask_cold, reader, relations, query)
+                hot, cold = in_turns(
+                    partial(ask_hot, database.connection, query), partial(ask_cold, reader, relations, query)
+                )
                 n_files = files_opened(reader, relations, query)
-                yardstick = f"{cold:.1f} ms, files: {n_files}; in DuckDB {hot:.1f} ms"
+                yardstick = (
+                    f"{cold.cpu_ms:.1f} ms of CPU ({cold.wall_ms:.1f} ms), files: {n_files}; "
+                    f"in DuckDB {hot.cpu_ms:.1f} ({hot.wall_ms:.1f})"
+                )
                 most = pieces if place == "in pieces" else merged
-                figures.append(Figure(f"{name}, {place}", cold / hot, "times", at_most=most, yardstick=yardstick))
+                ratio = cold.cpu_ms / hot.cpu_ms
+                figures.append(Figure(f"{name}, {place}", ratio, "times", at_most=most, yardstick=yardstick))
+        n_files = len(store.snapshot("metrics"))
+        figures.append(Figure(f"files of {SMALL_RUNS + LARGE_RUNS + 1} runs", n_files, "files", at_most=5))
         reader.close()
+        figures += _at_its_collector(database, directory, store.url, relations)
         database.close()
     return figures
