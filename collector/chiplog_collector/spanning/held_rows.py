@@ -87,8 +87,7 @@ class HeldRows:
             self._execute(f"DELETE FROM {CATALOG}.held.silent")
             for row in silent:
                 self._execute(f"INSERT INTO {CATALOG}.held.silent VALUES (?, ?, ?)", list(row))
-            for statement in _derived(self._main, self._log_id):
-                self._execute(statement)
+            self._derive()
 
     def note_heard(self, heard: Sequence[tuple[str, str, datetime]]) -> None:
         """Note up to when the rows of each collector are here: the ID of the log, the host, and a time in UTC."""
@@ -99,6 +98,13 @@ class HeldRows:
                 collector = host if hosts[host] == 1 else f"{host}/{log[:6]}"
                 self._execute(f"INSERT INTO {CATALOG}.held.heard VALUES (?, ?, ?)", [log, collector, seen_at])
             self._count_refresh()
+
+    def _derive(self) -> None:
+        """Compute again what depends on the newest rows of the dimensions."""
+        for table, query in _derived(self._main, self._log_id):
+            # A table that is replaced is not checkpointed while a query of the old one runs, and the log grows.
+            self._execute(f"DELETE FROM {CATALOG}.held.{table}")  # safeguard: cache-checkpointed-beside-queries
+            self._execute(f"INSERT INTO {CATALOG}.held.{table} {query}")
 
     def _count_refresh(self) -> None:
         # No UPDATE: see `Database._write`.
@@ -172,8 +178,7 @@ class HeldRows:
             self._count_refresh()
             self._spread.write()
             self._spread.write_versions(self._passed)
-            for statement in _derived(self._main, self._log_id):
-                self._execute(statement)
+            self._derive()
             finish()
 
     def _load(self, table: str, copies: list[str]) -> None:
@@ -292,17 +297,19 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
         yield f"CREATE TABLE {held}.doubled_{table} AS FROM {held}.{table} LIMIT 0"
     yield f"CREATE TABLE {held}.silent (log VARCHAR, host VARCHAR, since TIMESTAMP)"
     yield f"CREATE TABLE {held}.heard (log VARCHAR, collector VARCHAR, seen_at TIMESTAMP)"
-    yield from _derived(main, "")
+    for table, query in _derived(main, ""):
+        yield f"CREATE TABLE {held}.{table} AS {query}"
 
 
-def _derived(main: str, log: str) -> Iterable[str]:
-    """Yield the statements that compute what depends on the newest rows of the dimensions."""
+def _derived(main: str, log: str) -> Iterable[tuple[str, str]]:
+    """Yield the tables that depend on the newest rows of the dimensions, in order, each with its query."""
     held = f"{CATALOG}.held"
     newest = newest_rows("producers", "producer", f"'{log}'")
     # What a silent collector has and did not publish is unknown: produced and pending are NULL, as for a lost node.
     # safeguard: silent-collector-is-unknown, silent-collector-pending-unknown
-    yield f"""CREATE OR REPLACE TABLE {held}.newest_producers AS
-        SELECT h.* EXCLUDE (log) REPLACE (
+    yield (
+        "newest_producers",
+        f"""SELECT h.* EXCLUDE (log) REPLACE (
             coalesce(l.attempt, h.attempt) AS attempt, coalesce(l.is_primary, h.is_primary) AS is_primary,
             CASE WHEN h.role = 'rank' AND s.log IS NOT NULL THEN coalesce(h.state, 'unknown') ELSE h.state END AS state,
             h.is_presumed OR (h.role = 'rank' AND s.log IS NOT NULL AND h.state IS NULL) AS is_presumed
@@ -312,43 +319,63 @@ def _derived(main: str, log: str) -> Iterable[str]:
         WHERE coalesce(l.log = h.log, h.producer > {OTHERS_FROM})
         QUALIFY row_number() OVER (
             PARTITION BY h.producer ORDER BY h.state IS NOT NULL DESC, h.flush DESC, h.log
-        ) = 1"""
-    yield f"""CREATE OR REPLACE TABLE {held}.run_parts AS
-        SELECT run_id_of AS run_id, log, count(DISTINCT label) AS n_labels FROM ({newest})
-        WHERE role = 'rank' AND run_id_of IS NOT NULL GROUP BY ALL"""
-    yield f"""CREATE OR REPLACE TABLE {held}.newest_runs AS
-        SELECT r.* EXCLUDE (log) REPLACE (n.run AS run)
+        ) = 1""",
+    )
+    yield (
+        "run_parts",
+        f"""SELECT run_id_of AS run_id, log, count(DISTINCT label) AS n_labels FROM ({newest})
+        WHERE role = 'rank' AND run_id_of IS NOT NULL GROUP BY ALL""",
+    )
+    yield (
+        "newest_runs",
+        f"""SELECT r.* EXCLUDE (log) REPLACE (n.run AS run)
         FROM ({newest_rows("runs", "run_id", f"'{log}'")}) r
         JOIN {held}.run_ids n USING (run_id)
-        QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY r.primary_label IS NOT NULL DESC, r.log) = 1"""
-    yield f"""CREATE OR REPLACE TABLE {held}.newest_losses AS
-        SELECT * EXCLUDE (log) FROM {held}.losses WHERE log <> '{log}'
-        QUALIFY flush = max(flush) OVER (PARTITION BY log, producer)"""
-    yield f"""CREATE OR REPLACE TABLE {held}.deleted_rows AS
-        SELECT log, lower(hex(uuid)) AS producer, max(flush) AS until FROM {held}.{DELETIONS}
-        WHERE uuid IS NOT NULL GROUP BY ALL"""
-    yield f"""CREATE OR REPLACE TABLE {held}.deleted_samples AS
-        SELECT log, flush, samples_until FROM {held}.{DELETIONS} WHERE samples_until IS NOT NULL"""
-    yield f"CREATE OR REPLACE TABLE {held}.silent_events AS FROM {held}.events LIMIT 0"
-    yield f"""INSERT INTO {held}.silent_events BY NAME
+        QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY r.primary_label IS NOT NULL DESC, r.log) = 1""",
+    )
+    yield (
+        "newest_losses",
+        f"""SELECT * EXCLUDE (log) FROM {held}.losses WHERE log <> '{log}'
+        QUALIFY flush = max(flush) OVER (PARTITION BY log, producer)""",
+    )
+    yield (
+        "deleted_rows",
+        f"""SELECT log, lower(hex(uuid)) AS producer, max(flush) AS until FROM {held}.{DELETIONS}
+        WHERE uuid IS NOT NULL GROUP BY ALL""",
+    )
+    yield (
+        "deleted_samples",
+        f"""SELECT log, flush, samples_until FROM {held}.{DELETIONS}
+        WHERE samples_until IS NOT NULL""",
+    )
+    yield (
+        "silent_events",
+        f"""SELECT * FROM {held}.events WHERE false UNION ALL BY NAME
         SELECT min(h.producer) AS producer, s.since AS ts, 'collector_silent' AS kind, 'warning' AS level, h.log,
                format('the collector on {{}} is silent since {{}} UTC: labels that may have ended: {{}}',
                       s.host, strftime(s.since, '%Y-%m-%d %H:%M:%S'), count(*)) AS message
         FROM ({newest}) h JOIN {held}.silent s ON s.log = h.log
         WHERE h.state IS NULL AND h.role = 'rank' AND h.run_id_of IS NOT NULL
-        GROUP BY h.log, h.run_id_of, s.host, s.since"""
+        GROUP BY h.log, h.run_id_of, s.host, s.since""",
+    )
     # As rollups.sql computes it.
-    yield f"""CREATE OR REPLACE TABLE {held}.identified AS
-        SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank, p.node,
-               p.is_primary, coalesce(p.is_coauthor, false) AS is_coauthor, w.producer AS owner, p.role, w.run_id_of
+    yield (
+        "identified",
+        f"""SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank,
+               p.node, p.is_primary, coalesce(p.is_coauthor, false) AS is_coauthor,
+               w.producer AS owner, p.role, w.run_id_of
         FROM {held}.newest_producers p
         LEFT JOIN {held}.newest_producers o ON p.role = 'console' AND o.producer = p.owner AND o.role = 'rank'
             AND coalesce(o.agent_node, o.node) = coalesce(p.agent_node, p.node)
-        JOIN {held}.newest_producers w ON w.producer = coalesce(o.producer, p.producer)"""
+        JOIN {held}.newest_producers w ON w.producer = coalesce(o.producer, p.producer)""",
+    )
     # The names under which the facts of a producer may have been published: a piece has those of its moment.
-    yield f"""CREATE OR REPLACE TABLE {held}.published_names AS
-        SELECT DISTINCT p.producer, p.log, w.run_id_of AS run_id, w.label FROM {held}.producers p
-        LEFT JOIN {held}.producers w ON w.producer = p.owner OR w.producer = p.producer"""
+    yield (
+        "published_names",
+        f"""SELECT DISTINCT p.producer, p.log, w.run_id_of AS run_id, w.label
+        FROM {held}.producers p
+        LEFT JOIN {held}.producers w ON w.producer = p.owner OR w.producer = p.producer""",
+    )
 
 
 def _expression(table: str, name: str, kind: str, found: set[str]) -> str | None:

@@ -1,6 +1,7 @@
 """What a reader keeps of a store: the same after each order of looks, merges of files and restarts."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,26 @@ def test_what_was_deleted_is_hidden_at_once_and_what_came_later_is_not(
     reader.store.refresh()
     assert rows(reader) == rows(index)
     reader.close()
+
+
+@proves(
+    "cache-checkpointed-beside-queries",
+    "the write-ahead log of a reader's cache does not grow while queries overlap",
+    new='self._execute(f"CREATE OR REPLACE TABLE {CATALOG}.held.{table} AS {query} LIMIT 0")',
+)
+def test_the_cache_is_checkpointed_while_queries_overlap(tmp_path: Path) -> None:
+    index = Index(tmp_path)
+    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    reader = Reader(store.url, tmp_path)
+    queries = [reader.connection.cursor() for _ in range(2)]
+    for number, query in enumerate([*queries, *queries]):
+        if number >= len(queries):
+            query.execute("COMMIT")
+        query.execute("BEGIN")
+        query.execute("SELECT count(*) FROM store.held.newest_producers").fetchall()
+        reader.store._held.note_silent([(index.log_id.hex(), f"host {number}", datetime.now(UTC))])
+    reader.connection.execute("CHECKPOINT store")  # raises while a query needs what was replaced
+    for query in queries:
+        query.close()
+    reader.close()
+    index.close()
