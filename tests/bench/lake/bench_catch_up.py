@@ -23,7 +23,7 @@ from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.bench.bench_collector import BLOCK_EVENTS, KEYS, blocks
 from tests.bench.figure import Figure
 
-FLUSHES = 6
+FLUSHES = 30
 ROUNDS = 3
 LOG_ID = bytes(16)
 
