@@ -19,6 +19,7 @@ from tests.support.engine_rows import VIEWS, plain_rows
 from tests.support.index import Index
 from tests.support.odd_run import odd_run
 from tests.support.published_index import publish_in_pieces
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 
 
@@ -93,6 +94,21 @@ def test_of_a_producer_in_two_logs_the_row_of_the_later_piece_counts(tmp_path: P
     [found] = [row for row in rows_in_duckdb(store.url)["labels"] if "('run_id', 'r')" in row]
     assert "('state', 'finished')" in found
     first.close()
+
+
+@proves("engines-find-nan", "NaN is found in the views of DuckDB", value='""')
+def test_nan_is_found_in_duckdb(tmp_path: Path) -> None:
+    rank = Rank(0)
+    for step in range(10):
+        rank.log(step, loss=float(step) if step % 2 else float("nan"))
+    index = Index(tmp_path)
+    store = publish_in_pieces(index, tmp_path / "lake", [whole(rank)], 1)
+    with duckdb.connect() as engine:
+        for statement in printed(store.url, "duckdb"):
+            engine.execute(statement)
+        for condition in ("isnan(value)", "value > 1e9"):
+            assert engine.execute(f"SELECT count(*) FROM metrics WHERE {condition}").fetchall() == [(5,)]
+    index.close()
 
 
 @pytest.mark.full
