@@ -7,7 +7,7 @@ import sys
 
 from tests.bench.run import run
 
-NAMES = ("engines", "cold", "bucket", "catch_up")
+NAMES = ("engines", "cold", "bucket", "catch_up", "live")
 
 if __name__ == "__main__":
     sys.exit(run("chiplog and other engines on a store", "tests.bench.lake", sys.argv[1:] or NAMES))
