@@ -124,9 +124,10 @@ class HeldRows:
             self._count_refresh()  # pages ask again only if it has changed
 
     def has_others(self) -> bool:
-        """Return True if another log has published a piece."""
-        query = f"SELECT exists(FROM {CATALOG}.held.{COMPLETE} WHERE log <> ?)"
-        return self._execute(query, [self._log_id]).fetchall() == [(True,)]
+        """Return True if another log has published a piece, also if a file of the table that ends pieces is damaged."""
+        tables = (COMPLETE, "producers", "runs")
+        query = " OR ".join(f"exists(FROM {CATALOG}.held.{table} WHERE log <> $log)" for table in tables)
+        return self._execute(f"SELECT {query}", {"log": self._log_id}).fetchall() == [(True,)]
 
     def is_spread(self) -> bool:
         """Return True if some runs or producers are in several logs."""

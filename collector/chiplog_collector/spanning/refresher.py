@@ -210,7 +210,9 @@ class StoreReader:
             self._doubled = []
         self._leave_out_doubled()
         self._seen = self.store.versions.get(COMPLETE, -1)
-        self._listed = {} if faults else files
+        self._listed = files
+        if faults:
+            self._look_at = self._list_at = time.monotonic() + LOOK_S  # they may be whole again, or replaced
         return True
 
     def _note_passed(self) -> None:

@@ -40,7 +40,7 @@ FROM artifacts WHERE project = $project AND name = $name AND {}"""
 _FILES = """SELECT path, bytes, sha256, reference, omitted FROM artifact_files
 WHERE project = $project AND name = $name AND version = $version ORDER BY path"""
 _KNOWN = """SELECT version, aliases FROM artifacts
-WHERE project = $project AND name = $name ORDER BY version DESC LIMIT $n"""
+WHERE project = $project AND name = $name AND version IS NOT NULL ORDER BY version DESC LIMIT $n"""
 _T = TypeVar("_T")
 
 
@@ -122,6 +122,9 @@ def version_of(client: "chiplog.Client", project: str, name: str, condition: str
     if not rows:
         return None
     row = rows[0]
+    if row["version"] is None:  # safeguard: version-without-number-waits
+        why = "another collector of the store may have logged one before; `chiplog store status` says which is away"
+        raise ArtifactError(f"a version of artifact {name!r} of project {project!r} has no number yet: {why}")
     files = client.sql(_FILES, {**of_version, "version": row["version"]}, timeout_s=_ASK_S).rows()
     manifest = tuple(
         ManifestFile(

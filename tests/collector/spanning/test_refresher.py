@@ -95,10 +95,11 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_answers(
     assert len(reader.sql("FROM events")) < len(index.sql("FROM events"))
     [line] = [line for line in caplog.messages if "cannot be read, the rest can" in line]
     assert path.name in line
-    reader.store._look_at = 0.0
-    assert reader.store.refresh()  # it alone is looked for again
+    assert not reader.store.refresh(), "it is looked for again in a minute"
+    reader.store._look_at = reader.store._list_at = 0.0
+    assert reader.store.refresh()  # it alone
     path.write_bytes(data)
-    reader.store._look_at = 0.0
+    reader.store._look_at = reader.store._list_at = 0.0
     assert reader.store.refresh()
     assert len(reader.sql("FROM events")) == len(index.sql("FROM events"))
     reader.close()

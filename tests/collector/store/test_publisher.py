@@ -37,6 +37,7 @@ from tests.support.restored_log import Restored
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 from tests.support.store_reader import Reader
+from tests.support.waiting import WAIT_S
 
 NAMES = [table.name for table in PUBLISHED] + [COMPLETE]
 
@@ -385,7 +386,7 @@ def test_heartbeats_go_on_while_one_content_is_stored(collector: Collector, monk
     beaten, done = threading.Event(), []
 
     def slow(*_: object) -> bool:
-        done.append(f"stored after a heartbeat: {beaten.wait(5.0)}")
+        done.append(f"stored after a heartbeat: {beaten.wait(WAIT_S)}")
         return False
 
     monkeypatch.setattr(DeltaStore, "put_content", slow)

@@ -74,6 +74,18 @@ def test_a_version_that_was_removed_is_unknown_at_once(root: Path, monkeypatch: 
         find(root, "v1")
 
 
+@proves("version-without-number-waits", "a version without a number is waited for, and named", condition=False)
+def test_a_version_that_has_no_number_yet_is_one_error_in_the_end(root: Path) -> None:
+    """Several collectors of a store number the versions of an artifact once none can log one before."""
+    with duckdb.connect(str(paths_for_root(root).index)) as database:
+        database.execute("UPDATE base.artifact_versions SET version = NULL WHERE name = 'model' AND version = 1")
+    with pytest.raises(ArtifactError, match="a version of artifact 'model' of project 'team/gpt' has no number yet"):
+        reads.find_by_name(place_of(root), "team/gpt", "model", "latest", 0.1)
+    assert find(root, "v0").version == 0
+    with pytest.raises(ArtifactError, match="has no version v7; it has v0 best"):
+        find(root, "v7")
+
+
 def test_a_file_of_this_machine_is_copied_and_other_references_stay(root: Path, tmp_path: Path) -> None:
     version = find(root, "latest", "data")
     reads.download(place_of(root), version, tmp_path / "out", 0.0)

@@ -68,7 +68,7 @@ def _sheets(rows: list[dict[str, Any]]) -> "Iterator[Sheet]":
         sheet.add(
             plain_cell(row["project"]),
             plain_cell(row["name"]),
-            row["version"],
+            row["version"] or "NULL",
             words["aliases"],
             plain_cell(row["type"]),
             str(row["n_files"]),

@@ -162,7 +162,7 @@ def _list_text(texts: list[str], shown: int | None) -> str:
 
 
 def _artifact_text(row: dict[str, Any]) -> str:
-    return f"{row['name']}:{row['version']}{'' if row['is_made'] else ' (used)'}"
+    return f"{row['name']}:{row['version'] or 'no number yet'}{'' if row['is_made'] else ' (used)'}"
 
 
 def _environment_rows(environment: dict[str, Any]) -> dict[str, str | None]:

@@ -39,7 +39,8 @@ WHERE {{where}} ORDER BY {{order}}
 _LAST = "SELECT run_id, max(last_step) AS step, max(last_at) AS ts FROM keys WHERE list_contains($runs, run_id) "
 _LAST += "GROUP BY run_id"
 _FILES = "SELECT path, bytes, sha256, ts FROM files WHERE run_id = $run ORDER BY path"
-_ARTIFACTS = "SELECT project, name, version FROM artifacts WHERE list_contains({}, $run) ORDER BY name, version"
+_ARTIFACTS = """SELECT project, name, version FROM artifacts
+WHERE list_contains({}, $run) AND version IS NOT NULL ORDER BY name, version"""
 _OF_ARTIFACTS = "SELECT DISTINCT project FROM artifacts WHERE list_contains($projects, project)"
 _READ_AT_ONCE = 100  # runs whose config and summary are read by one query
 _ARTIFACT_WAIT_S = 30.0
