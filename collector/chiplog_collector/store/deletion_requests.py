@@ -17,6 +17,8 @@ from typing import Any
 from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.paths import ensure_private_dir
 
+_ALL = 1 << 62  # above the number of any record
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeletionRequest:
@@ -67,11 +69,20 @@ class DeletionRequests:
         if known is not None:
             # safeguard: each-request-seen-once
             waiting += [request for request in others if request.number > seen.get(request.log, -1)]
-        seen |= {request.log: request.number for request in others}
+        seen |= {request.log: max(request.number, seen.get(request.log, -1)) for request in others}
         found_now = {"seen": seen, "waiting": [astuple(request) for request in waiting]}
         if found_now != known:
             ensure_private_dir(self._directory)
             atomic_write(self._requests, json.dumps(found_now).encode(), durable=True)
+
+    def pass_over(self, log: str) -> None:
+        """Count all requests of a log as seen: it is the former ID of this one, which has carried them out."""
+        try:
+            known = json.loads(self._requests.read_bytes())
+            known["seen"][log] = _ALL
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return  # before the first look, or damaged, which the publisher reports
+        atomic_write(self._requests, json.dumps(known).encode(), durable=True)
 
     def waiting(self) -> list[DeletionRequest]:
         """Return the requests without an answer."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from chiplog_collector.store.deletion_requests import DeletionRequests
 from chiplog_schemas.atomic_file import atomic_write, sync_directory, sync_file
 from chiplog_schemas.paths import ensure_private_dir
 
@@ -145,7 +146,10 @@ class Outbox:
 
     def remove(self, piece: Piece) -> None:
         """Remove a piece that is published."""
-        path = self._path(piece.until)
+        self._remove(piece.until)
+
+    def _remove(self, until: int) -> None:
+        path = self._path(until)
         doomed = self._pieces / _DOOMED
         shutil.rmtree(doomed, ignore_errors=True)  # of a process that was killed
         os.rename(path, doomed)  # at once: a piece without some of its files must not be found
@@ -197,11 +201,12 @@ class Outbox:
 
     def renew(self, log: bytes) -> None:
         """Continue as another log after what is published of the retired one; what waits is cut again."""
-        published = self.published()
-        if published is not None and published.log == self.retired().hex():
+        published, retired = self.published(), self.retired().hex()
+        if published is not None and published.log == retired:
             self.set_published(replace(published, log=log.hex()))
+        DeletionRequests(self.directory, log.hex()).pass_over(retired)  # safeguard: own-deletions-not-repeated
         for until in self.ends():
-            self.remove(self.piece(until))
+            self._remove(until)  # a damaged one too
         self._retired.unlink(missing_ok=True)
 
     def outage(self) -> Outage | None:

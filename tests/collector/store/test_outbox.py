@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
 from chiplog_collector.store.outbox import Outbox, Piece, Published
 from tests.support.safeguard import proves
 
@@ -110,11 +111,18 @@ def test_the_first_record_that_may_be_another_one_than_the_store_has_is_kept_unt
         assert outbox.unconfirmed() is None
 
 
+@proves(
+    "own-deletions-not-repeated",
+    "a log with a new ID does not carry out again what it deleted under its former ID: a run of that name may be new",
+)
 def test_a_log_that_was_retired_continues_after_what_is_published(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "store")
+    DeletionRequests(outbox.directory, "aa" * 16).take([])
     assert outbox.retired() == b""
     outbox.set_published(Published("aa" * 16, "file:///lake", 5, {"runs": 7}))
     outbox.add(lambda directory: Piece("aa" * 16, 5, 7, "2026-11-28", {}))
+    outbox.add(lambda directory: Piece("aa" * 16, 7, 9, "2026-11-28", {}))
+    (outbox.directory / "pieces" / f"{9:020d}" / "piece.json").write_text("{")  # damaged
     outbox.note_retired(b"\xaa" * 16)
     assert outbox.retired() == b"\xaa" * 16
     for _ in range(2):  # the second time after a crash
@@ -122,3 +130,12 @@ def test_a_log_that_was_retired_continues_after_what_is_published(tmp_path: Path
         assert outbox.published() == Published("bb" * 16, "file:///lake", 5, {"runs": 7})
         assert outbox.ends() == []
         assert outbox.retired() == b""
+    requests = DeletionRequests(outbox.directory, "bb" * 16)
+    by_other = DeletionRequest("cc" * 16, 4, "r")
+    for _ in range(2):
+        requests.take([DeletionRequest("aa" * 16, 4, "r"), by_other])
+        assert requests.waiting() == [by_other]
+    outbox.note_retired(b"\xbb" * 16)
+    (outbox.directory / "requests.json").write_text("[]")
+    outbox.renew(b"\xdd" * 16)
+    assert outbox.retired() == b""
