@@ -52,7 +52,7 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
         if is_broken:
             raise duckdb.FatalException("FATAL Error: Failed: database has been invalidated")
     run, write, refused = query.QueryWorker._run_query, database.Database._write, query.QueryWorker._is_invalidated
-    def run_query(self, job, sink):
+    def run_query(self, job, *how):
         check()
         if "'crash_here'" in job.sql:
             time.sleep(0.3)
@@ -64,7 +64,7 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
         if "'fault_here'" in job.sql:
             is_faulty.append(1)
             time.sleep(1.0)
-        rows = run(self, job, sink)
+        rows = run(self, job, *how)
         check()
         return rows
     def _write(self, batch, state, next_number):
