@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeGuard
 
 import duckdb
 
@@ -117,11 +118,12 @@ class Maintainer:
             if is_vacuum and (n_contents := remove_contents(self._store, self._scratch)):
                 _log.info("%d contents that no row names were removed", n_contents)
             self._is_away = False
-        except (StoreError, OSError) as error:  # safeguard: failed-maintenance-tried-again
+        except (StoreError, OSError, duckdb.Error) as error:  # safeguard: failed-maintenance-tried-again
             self._has_news = True
             self._seen = _UNSEEN
             if not self._is_away:
-                _log.warning("the store cannot be maintained now: %s; trying again", error)
+                what = str(error).partition("\n")[0]
+                _log.warning("the store cannot be maintained now: %s; trying again", what)
             self._is_away = True
 
     def _maintain(self, table: str, order: tuple[str, ...], *, is_vacuum: bool) -> None:
@@ -187,16 +189,27 @@ def delete_for_gone(
     gone_before = store.now() - timedelta(seconds=GONE_S)
     for beat in store.heartbeats():
         answered = beat.content.get("deletions")
-        if not (beat.log in retired or beat.written_at < gone_before) or not isinstance(answered, dict):
+        if not (beat.log in retired or beat.written_at < gone_before) or not _is_answered(answered):
             continue
         done = {each.run_id for each in deletions if each.log == beat.log and each.number >= RETIRED_FROM}
         # safeguard: answered-request-stays-answered
         open_ones = [each for each in requests if each.log != beat.log and each.number > answered.get(each.log, -1)]
         runs = {str(each.run_id) for each in open_ones if (beat.log, each.run_id) not in checked} - done
-        if runs and _delete_of_gone(store, beat.log, sorted(runs), scratch, is_retired=beat.log in retired):
-            n_logs += 1
+        try:
+            if runs and _delete_of_gone(store, beat.log, sorted(runs), scratch, is_retired=beat.log in retired):
+                n_logs += 1
+        except duckdb.Error as error:  # safeguard: unreadable-gone-log-stops-nothing
+            _log.warning(
+                "of log %s, which is gone, nothing can be deleted: %s", beat.log, str(error).partition("\n")[0]
+            )
+            continue
         checked |= {(beat.log, run_id) for run_id in runs}
     return n_logs
+
+
+def _is_answered(answered: object) -> TypeGuard[dict[str, int]]:
+    """Return True if a heartbeat has the last request by log that was carried out."""
+    return isinstance(answered, dict) and all(isinstance(number, int) for number in answered.values())
 
 
 def _delete_of_gone(store: DeltaStore, log: str, runs: list[str], scratch: Path, *, is_retired: bool) -> bool:

@@ -201,6 +201,33 @@ def test_a_retired_log_is_gone_at_once(tmp_path: Path) -> None:
 
 
 @proves(
+    "unreadable-gone-log-stops-nothing",
+    "a file that cannot be read, of a log that is gone, does not end the maintenance of the other logs",
+    value="()",
+)
+def test_a_log_that_is_gone_and_cannot_be_read_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = Gone(tmp_path, answered={})
+    DeltaStore(found.own.url, "00" * 16).put_heartbeat({"deletions": {"c8" * 16: "x"}})
+    found.own.retire("00" * 16)
+    found.own.retire(found.indexes[0].log_id.hex())
+    found.delete()
+    deletions = read_deletions(found.own, found.scratch)
+    files = {path: path.read_bytes() for path in (found.lake / "producers").glob("*/*.parquet")}
+    for path in files:
+        path.write_bytes(b"damaged")
+    assert delete_for_gone(found.own, deletions, found.scratch, set()) == 0
+    assert "nothing can be deleted" in caplog.text
+    for path, content in files.items():
+        path.write_bytes(content)
+    assert delete_for_gone(found.own, deletions, found.scratch, set()) == 1
+    for path in (found.lake / "deletions").glob("*/*.parquet"):
+        path.write_bytes(b"damaged")
+    Maintainer(found.own, found.scratch).turn(0.0)
+    assert "cannot be maintained now" in caplog.text
+    found.close()
+
+
+@proves(
     "answered-request-stays-answered",
     "a deletion from before a run of that name came to a log does not concern that log once it is gone",
     part="each.number > answered.get(each.log, -1)",
