@@ -44,6 +44,10 @@ _log = logging.getLogger("chiplog.store")
 class RetiredLogError(Exception):
     """The log was retired: others delete in its place, so it must continue under a new ID."""
 
+    def __init__(self, log: str, url: str) -> None:
+        super().__init__(f"log {log} was retired in {url}")
+        self.log = log
+
 
 class Publisher:
     """Publishes the pieces of one outbox.
@@ -124,7 +128,7 @@ class Publisher:
     def _check_retired(self) -> None:
         self._retired_look_at = time.monotonic() + _RETIRED_LOOK_S
         if self._log in self._store.retired():  # safeguard: retired-log-publishes-nothing
-            raise RetiredLogError(f"log {self._log} was retired in {self._store.url}")
+            raise RetiredLogError(self._log, self._store.url)
 
     def _begin_after(self, former: tuple[DeltaStore, int], until: int) -> int:
         """Return the record after which this log is published: the store has a part of it under its former ID.
@@ -173,6 +177,7 @@ class Publisher:
                     self._publish(piece, table)
                 except ForeignPositionError:
                     self._outbox.note_unconfirmed(published.until + 1)  # safeguard: overtaken-log-stays-unpublished
+                    self._check_retired()  # what others deleted in its place has numbers above its own
                     raise
         if is_renewed:  # else a vacuum that had looked before may have removed one since
             self._put_contents(piece, progress)  # safeguard: renewed-content-put-again
@@ -325,8 +330,8 @@ def main(arguments: list[str]) -> int:
             lock.release()
     except RetiredLogError as error:
         _log.warning("%s: it continues under a new ID", error)
-        outbox = Outbox(place.store)
-        outbox.note_retired(log_owner(place.collector / "log") or b"")
+        # Not the owner of the log: without the lock, the receiver may have given it another ID since.
+        Outbox(place.store).note_retired(bytes.fromhex(error.log))
         _input_ended(_RENEWAL_S)  # the receiver gives the log another ID, and starts the next publisher
         return 1
     except ForeignPositionError as error:

@@ -18,11 +18,17 @@ from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.maintenance import rebuild
 from chiplog_collector.store import piece_cutter
 from chiplog_collector.store.compaction import compact, delete_rows, load_deletions, read_deletions
-from chiplog_collector.store.delta_store import DeltaStore, ForeignPositionError, StoreError
+from chiplog_collector.store.delta_store import (
+    RETIRED_FROM,
+    Addition,
+    DeltaStore,
+    ForeignPositionError,
+    StoreError,
+)
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.piece_cutter import PieceCutter
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS, PUBLISHED, UNOWNED, live_rows
-from chiplog_collector.store.publisher import Publisher
+from chiplog_collector.store.publisher import Publisher, RetiredLogError
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.paths import Paths, paths_for_root
@@ -36,6 +42,7 @@ from tests.support.lake import stored_rows
 from tests.support.restored_log import Restored
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
+from tests.support.store_files import DAY, parquet
 from tests.support.store_reader import Reader
 from tests.support.waiting import WAIT_S
 
@@ -279,6 +286,28 @@ def test_a_copy_whose_piece_ends_at_the_same_record_is_refused(
     assert contents(tmp_path / "lake") == before
     assert asks_first or copy.outbox.unconfirmed() == 0, "what follows the last own piece is not in the store"
     copy.index.close()
+
+
+def test_a_log_that_was_retired_while_it_slept_says_so_and_not_that_another_one_uses_its_id(
+    collector: Collector, tmp_path: Path
+) -> None:
+    """Others deleted in its place. It wakes before its next look whether it is retired, and has deleted something."""
+    gone, log = logged(0), LOG_ID.hex()
+    collector.index.take(whole(gone), whole(logged(1, run_id="other")))
+    collector.publish()
+    other = DeltaStore(collector.url, log)
+    other.retire(log)
+    query = f"""SELECT '{log}' AS log, {RETIRED_FROM} AS number, NULL::VARCHAR AS producer, 'x' AS run_id,
+        NULL::TIMESTAMPTZ AS samples_until, now() AS ts, false AS is_request"""
+    other.publish(Addition("deletions", parquet(tmp_path / "x.parquet", query), DAY, -1, RETIRED_FROM, "ab"))
+    collector.index.take(change(Action.DELETE, producers=[gone.uuid], runs=["r"]))
+    collector.cut()
+    with pytest.raises(RetiredLogError) as raised:
+        collector.publisher.publish_next()
+    assert raised.value.log == log
+    collector.restart()
+    with pytest.raises(RetiredLogError):
+        collector.publisher.begin()
 
 
 # -- deletions and rewritten files --
