@@ -220,11 +220,14 @@ class _Maintenance:
         self._cleaner = LogCleaner(place.collector / "log", place.files, may_trim=hot_days is not None)
         self._cutter = _cutter(place, follower.database, store) if store else None
         requests = DeletionRequests(place.store, follower.database.log_id.hex())
-        self._requests = StoreRequests(requests, queue.submit) if store else None
+        self._requests = StoreRequests(requests, queue.submit, self._applied) if store else None
         self._reader = reader
         if reader is not None:
             reader.start()
         self._not_before = 0.0  # retention and cleaning; after an error of the disk
+
+    def _applied(self) -> int:
+        return self._follower.database.next_number - 1
 
     def after_step(self, is_behind: bool) -> None:
         """Continue. is_behind: there is more of the log to apply."""

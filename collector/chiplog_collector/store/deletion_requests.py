@@ -4,7 +4,7 @@ The publisher finds them in the table `deletions`, and the index answers each by
 
 CHIPLOG_DIR/collector/store/
   requests.json     {"seen": {log: number of its last piece}, "waiting": [[log, number, run ID], …]}; by the publisher
-  answered.json     [[log, number, run ID], …]: those that need nothing any more; by the index
+  answered.json     [[log, number, run ID, last own record], …]: those that need nothing any more; by the index
   deletions.new     exists if the table has rows that the publisher has not looked at; made by the index
 """
 
@@ -43,6 +43,7 @@ class DeletionRequests:
         self._requests = directory / "requests.json"
         self._answered = directory / "answered.json"
         self._news = directory / "deletions.new"
+        self._published = -1  # the last record of the own log that the store has
 
     def note_news(self) -> None:
         """Note that another log may have deleted something: the publisher then looks at the table."""
@@ -65,7 +66,7 @@ class DeletionRequests:
         others = sorted({request for request in found if request.log != self._log})
         known = _read(self._requests)
         seen: dict[str, int] = {} if known is None else dict(known["seen"])
-        waiting = self.waiting()
+        waiting = self._unpublished()
         if known is not None:
             # safeguard: each-request-seen-once
             waiting += [request for request in others if request.number > seen.get(request.log, -1)]
@@ -86,29 +87,45 @@ class DeletionRequests:
 
     def waiting(self) -> list[DeletionRequest]:
         """Return the requests without an answer."""
-        known, answered = _read(self._requests), set(self._answers())
-        listed = [] if known is None else [DeletionRequest(*entry) for entry in known["waiting"]]
-        return [request for request in listed if request not in answered]
+        answers = self._answers()
+        return [request for request in self._listed() if request not in answers]
 
-    def answered_until(self) -> dict[str, int] | None:
-        """Return by log the last piece whose requests all have an answer; None before the first look."""
+    def answered_until(self, published: int) -> dict[str, int] | None:
+        """Return by log the last piece whose requests the store has all answers to; None before the first look.
+
+        published: the last record of the own log that the store has. A host may be lost before it has an answer.
+        """
+        self._published = published
         known = _read(self._requests)
         if known is None:
             return None
         until = {str(log): int(number) for log, number in known["seen"].items()}
-        for request in self.waiting():
+        for request in self._unpublished():
             until[request.log] = min(request.number - 1, until.get(request.log, -1))
         return until
 
-    def note_answer(self, request: DeletionRequest) -> None:
-        """Note that a request needs nothing any more."""
-        known = _read(self._requests)
-        listed = {DeletionRequest(*entry) for entry in known["waiting"]} if known is not None else set()
-        answers = [answer for answer in self._answers() if answer in listed]  # the publisher forgot the others
-        atomic_write(self._answered, json.dumps([astuple(each) for each in (*answers, request)]).encode(), durable=True)
+    def note_answer(self, request: DeletionRequest, number: int) -> None:
+        """Note that a request needs nothing any more. number: the last record of the own log that was applied."""
+        listed = set(self._listed())
+        # The publisher forgot the others.
+        answers = {each: at for each, at in self._answers().items() if each in listed}
+        answers[request] = number
+        noted = [(*astuple(each), at) for each, at in answers.items()]
+        atomic_write(self._answered, json.dumps(noted).encode(), durable=True)
 
-    def _answers(self) -> list[DeletionRequest]:
-        return [DeletionRequest(*entry) for entry in _read(self._answered) or ()]
+    def _unpublished(self) -> list[DeletionRequest]:
+        """Return the requests to which the store has no answer."""
+        answers = self._answers()
+        # safeguard: unpublished-answer-is-none
+        return [each for each in self._listed() if each not in answers or answers[each] > self._published]
+
+    def _listed(self) -> list[DeletionRequest]:
+        known = _read(self._requests)
+        return [] if known is None else [DeletionRequest(*entry) for entry in known["waiting"]]
+
+    def _answers(self) -> dict[DeletionRequest, int]:
+        # Before the first release of the store, an entry had no fourth part.
+        return {DeletionRequest(*entry[:3]): [*entry, -1][3] for entry in _read(self._answered) or ()}
 
 
 def _read(path: Path) -> Any:

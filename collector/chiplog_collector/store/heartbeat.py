@@ -87,7 +87,7 @@ class Beats:
             "lag_s": 0.0 if oldest_at is None else round(max(0.0, time.time() - oldest_at), 1),
             "keeps_files": self._keeps_files,
             "since": self._since,
-            "deletions": None if self._deletions is None else self._deletions.answered_until(),
+            "deletions": None if self._deletions is None else self._deletions.answered_until(number),
             "requests": {kind: sum(store.requests[kind] for store in self._stores) for kind in REQUESTS},
             "tables": self._versions(),
         }

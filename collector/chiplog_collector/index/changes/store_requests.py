@@ -18,11 +18,20 @@ _log = logging.getLogger("chiplog.index")
 
 
 class StoreRequests:
-    """Requests what other collectors have deleted. submit: passes a request on. One thread: the writer's."""
+    """Requests what other collectors have deleted. One thread: the writer's.
 
-    def __init__(self, requests: DeletionRequests, submit: Callable[[ChangeRequest], None]) -> None:
+    Args:
+        requests: What they have deleted.
+        submit: Passes a request on.
+        applied: Returns the number of the last record that was applied.
+    """
+
+    def __init__(
+        self, requests: DeletionRequests, submit: Callable[[ChangeRequest], None], applied: Callable[[], int]
+    ) -> None:
         self._requests = requests
         self._submit = submit
+        self._applied = applied
         self._due_at = 0.0
         self._open: set[DeletionRequest] = set()
         self._not_before: dict[DeletionRequest, float] = {}
@@ -36,7 +45,7 @@ class StoreRequests:
             if request in self._open or now < self._not_before.get(request, 0.0):
                 continue
             if request.run_id not in state.runs:
-                self._requests.note_answer(request)
+                self._requests.note_answer(request, self._applied())
             else:
                 self._request(request, now)
 
@@ -47,7 +56,7 @@ class StoreRequests:
             if answer.kind == QueryMessageKind.DONE:
                 _log.info("run %s is deleted, as in log %s", request.run_id, request.log)
                 try:
-                    self._requests.note_answer(request)
+                    self._requests.note_answer(request, self._applied())
                 except OSError:
                     self._not_before[request] = now + AGAIN_S
                 return

@@ -33,7 +33,7 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        self.requests = StoreRequests(self.files, self.queue.submit)
+        self.requests = StoreRequests(self.files, self.queue.submit, lambda: self.index.database.next_number - 1)
 
     def turn(self) -> int:
         """Do what the writer does, until nothing happens; return how many records the log got."""
@@ -79,6 +79,11 @@ def test_the_own_part_of_a_run_is_deleted_once(world: World) -> None:
     assert world.index.sql("SELECT run_id FROM runs") == [("kept",)]
     assert world.index.sql("SELECT bool_or(is_request) FROM base.deletions") == [(False,)]
     assert world.files.waiting() == []
+    [(deleted,)] = world.index.sql("SELECT max(flush) FROM base.deletions")
+    assert world.files.answered_until(deleted - 1) == {OTHER: 6}, "the store does not have the deletion yet"
+    world.files.take([request])
+    assert world.files.answered_until(deleted - 1) == {OTHER: 6}
+    assert world.files.answered_until(deleted) == {OTHER: 7}
     world.index.take(whole(ended(2, "gone")), whole(ended(3, "unknown")))
     world.restart()
     assert world.turn() == 0
