@@ -41,7 +41,9 @@ def _of_store(command: Command) -> Command:
     def run(url: str, **options: Any) -> None:
         address = check_url(url)
         os.environ.setdefault("RUST_LOG", "error")  # else credentials that are not there are pages of warnings
-        from chiplog_collector.store.delta_store import DeltaStore, StoreError  # `--help` needs no deltalake
+        import duckdb  # `--help` needs neither it nor deltalake
+
+        from chiplog_collector.store.delta_store import DeltaStore, StoreError
 
         try:
             command(DeltaStore(address, _NO_LOG), **options)
@@ -49,6 +51,9 @@ def _of_store(command: Command) -> Command:
             raise  # `… | head`: click ends the command
         except (StoreError, OSError) as error:
             raise click.ClickException(f"the store {address} cannot be used: {error}") from error
+        except duckdb.Error as error:  # a damaged file
+            reason = str(error).partition("\n")[0]
+            raise click.ClickException(f"a file of the store {address} cannot be read: {reason}") from error
 
     return run  # type: ignore[return-value]
 

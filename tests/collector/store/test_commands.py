@@ -76,6 +76,14 @@ def test_verify_ends_with_status_1_if_there_is_a_fault(url: str, tmp_path: Path)
     assert found.output.splitlines()[-1] == f"Error: {url} has faults: 1"
 
 
+def test_a_damaged_file_is_one_line(url: str, tmp_path: Path) -> None:
+    next((tmp_path / "lake" / "metrics" / f"day={DAY}").glob("*.parquet")).write_bytes(b"damaged")
+    found = run("compact", url)
+    assert found.exit_code == 1
+    assert f"Error: a file of the store {url} cannot be read: " in found.output
+    assert len(found.output.splitlines()) == 1
+
+
 @proves("living-log-not-retired", "a log whose collector runs is not retired", condition=False)
 def test_a_log_is_retired_by_the_beginning_of_its_id_unless_its_collector_runs(url: str, tmp_path: Path) -> None:
     for log in (LOG, LOG[:8] + "00" * 12):
