@@ -109,7 +109,8 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str, sh
             # One that is not published yet has no number where another log has the artifact, too.
             own = f"""SELECT b.* REPLACE (CASE WHEN s.n IS NULL THEN b.version END AS version)
                 {own} b
-                LEFT JOIN (SELECT project, name, count(*) AS n FROM {CATALOG}.held.spread_versions GROUP BY ALL) s
+                LEFT JOIN (SELECT DISTINCT project, name, 1 AS n FROM {CATALOG}.held.artifact_versions
+                           WHERE log <> {quoted(log)}) s
                 USING (project, name) ANTI JOIN {CATALOG}.held.spread_versions v
                 ON v.project = b.project AND v.name = b.name AND v.digest = b.digest"""
         if shape.has_spread and table == "intervals":

@@ -132,6 +132,19 @@ def test_a_version_of_an_artifact_in_two_logs_has_a_number_once_each_log_that_li
         index.close()
 
 
+def test_a_version_that_is_not_published_has_no_number_where_another_log_has_the_artifact(tmp_path: Path) -> None:
+    other, own = (Index(tmp_path / f"collector {number}", bytes([200 + number]) * 16) for number in range(2))
+    ranks = [Rank(number) for number in range(2)]
+    for number, rank in enumerate(ranks):
+        rank.say(EventKind.ARTIFACT, "p", "model", "model", bytes([number]) * 32, 0, 0, "{}", "")
+    store = publish_in_pieces(other, tmp_path / "lake", [whole(ranks[0])], 1)
+    own.take(whole(ranks[1]))
+    reader = Reader(store.url, own.directory, own.database.connection, own.log_id.hex())
+    assert [version for (version,) in reader.sql("SELECT version FROM artifacts ORDER BY digest")] == [0, None]
+    for opened in (reader, other, own):
+        opened.close()
+
+
 @proves(
     "silent-collector-is-unknown",
     "labels of a collector that is silent are unknown, and not crashed",
