@@ -425,8 +425,11 @@ class DeltaStore:
         return [StoredFile(name, size, 0, "") for name, size in names if name.startswith(f"{_DAY}=")]
 
     def now(self) -> datetime:
-        """Return the time by the clock of the store: that of this host may be wrong by a year."""
-        if self._ahead is None:
+        """Return the time by the clock of the store: that of this host may be wrong by a year.
+
+        It is asked once, on a disk each time: that is the clock of this host, which may be corrected.
+        """
+        if self._ahead is None or self.is_disk:
             name = f"probes/{uuid.uuid4()}"
             self._put(name, io.BytesIO(b"now"))
             try:
@@ -614,8 +617,8 @@ class DeltaStore:
 
 
 def _since_start() -> datetime:
-    """Return a time that no correction of this host's clock changes."""
-    return datetime.fromtimestamp(time.monotonic(), UTC)
+    """Return a time that no correction of this host's clock changes, and that goes on while the host sleeps."""
+    return datetime.fromtimestamp(time.clock_gettime(time.CLOCK_BOOTTIME), UTC)
 
 
 def _piece_number(piece: str) -> int:

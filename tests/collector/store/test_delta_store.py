@@ -223,3 +223,11 @@ def test_a_host_whose_clock_is_a_year_ahead_removes_nothing_early(
     assert sorted(path for path in folder.rglob("*") if path in before) == before
     monkeypatch.undo()
     assert store_of(tmp_path).vacuum("metrics") == 2, "they are a year old by the clock of a disk"
+
+
+def test_the_clock_of_a_store_on_a_disk_follows_its_corrections(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    before = store.now()
+    assert store._ahead is not None
+    store._ahead += timedelta(days=365)
+    assert abs(store.now() - before) < timedelta(hours=1), "the clock of the disk was set back"
