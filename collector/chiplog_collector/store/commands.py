@@ -146,7 +146,7 @@ def retire(store: "DeltaStore", log: str) -> None:
     """Note that LOG is gone for good: others then carry out what is deleted of its runs.
 
     LOG: its ID as `chiplog store status` shows it, or the beginning. If its collector returns, it continues under a new
-    log ID. A log that is silent for 7 days is retired by itself once something of it is to be deleted.
+    log ID. A log that is silent for 7 days is retired by the maintenance of another collector.
     """
     from chiplog_collector.store.heartbeat import SILENT_S
 

@@ -31,7 +31,7 @@ from chiplog_collector.store.published_tables import DELETIONS, ORDERS
 
 LOOK_S = 60.0  # between two looks; a table gets six pieces in that time. No request while nothing arrives
 VACUUM_S = 24 * 3600.0  # a listing of all files
-GONE_LOOK_S = 3600.0  # between two looks whether a log is gone of which something is to be deleted
+GONE_LOOK_S = 3600.0  # between two looks whether a log is gone
 _NAMING = ("files", "media", "artifact_files")  # tables whose rows name contents
 _UNSEEN = -2  # below the version of a table that does not exist
 # What is deleted of a log that is gone, as its own collector would publish it: producers of runs, their consoles, and
@@ -171,7 +171,8 @@ def delete_for_gone(
 ) -> int:
     """Publish what other logs want deleted of logs that are gone, in their place. Return the number of these logs.
 
-    A log that is silent for so long that it is gone is retired first: should it return, it has another ID.
+    Each log that is silent for so long that it is gone is retired first, also if nothing of it is to be deleted:
+    should it return, it has another ID, and its pieces are cut again, with times after those that readers have passed.
 
     Args:
         store: The store.
@@ -183,20 +184,22 @@ def delete_for_gone(
         StoreError, OSError.
     """
     requests = [deletion for deletion in deletions if deletion.is_request and deletion.run_id is not None]
-    if not requests:
-        return 0
     retired, n_logs = store.retired(), 0
     gone_before = store.now() - timedelta(seconds=GONE_S)
     for beat in store.heartbeats():
         answered = beat.content.get("deletions")
-        if not (beat.log in retired or beat.written_at < gone_before) or not _is_answered(answered):
+        if beat.written_at < gone_before and beat.log not in retired:
+            store.retire(beat.log)  # safeguard: gone-log-retired
+            retired.add(beat.log)
+            _log.info("log %s is gone: silent for 7 days; it is retired", beat.log)
+        if beat.log not in retired or not _is_answered(answered):
             continue
         done = {each.run_id for each in deletions if each.log == beat.log and each.number >= RETIRED_FROM}
         # safeguard: answered-request-stays-answered
         open_ones = [each for each in requests if each.log != beat.log and each.number > answered.get(each.log, -1)]
         runs = {str(each.run_id) for each in open_ones if (beat.log, each.run_id) not in checked} - done
         try:
-            if runs and _delete_of_gone(store, beat.log, sorted(runs), scratch, is_retired=beat.log in retired):
+            if runs and _delete_of_gone(store, beat.log, sorted(runs), scratch):
                 n_logs += 1
         except duckdb.Error as error:  # safeguard: unreadable-gone-log-stops-nothing
             _log.warning(
@@ -212,7 +215,7 @@ def _is_answered(answered: object) -> TypeGuard[dict[str, int]]:
     return isinstance(answered, dict) and all(isinstance(number, int) for number in answered.values())
 
 
-def _delete_of_gone(store: DeltaStore, log: str, runs: list[str], scratch: Path, *, is_retired: bool) -> bool:
+def _delete_of_gone(store: DeltaStore, log: str, runs: list[str], scratch: Path) -> bool:
     """Publish that runs are deleted in a log that is gone. Return False if it has nothing of them."""
     own = DeltaStore(store.url, log)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -230,9 +233,6 @@ def _delete_of_gone(store: DeltaStore, log: str, runs: list[str], scratch: Path,
             write_rows(engine.sql(_OF_GONE, params=given), path)
         if not row_count(path):
             return False
-        if not is_retired:
-            store.retire(log)  # safeguard: gone-log-retired
-            _log.info("log %s is gone: silent for 7 days; it is retired", log)
         day = store.now().date().isoformat()
         own.publish(Addition(DELETIONS, path, day, before, number, uuid.uuid4().hex[:16]))
         _log.info("deleted in log %s, which is gone: %s", log, ", ".join(runs))

@@ -191,6 +191,17 @@ def test_a_collector_knows_the_runs_that_others_have(tmp_path: Path) -> None:
     found.close()
 
 
+def test_a_log_that_is_gone_is_retired_where_nothing_is_deleted(tmp_path: Path) -> None:
+    found = Gone(tmp_path, answered={})
+    log, turns = found.indexes[0].log_id.hex(), Maintainer(found.own, found.scratch)
+    for days, retired in ((6.9, set()), (7.1, {log})):
+        found.be_silent(days)
+        turns._gone_at = 0.0
+        turns.turn(0.0)
+        assert found.own.retired() == retired
+    found.close()
+
+
 def test_a_retired_log_is_gone_at_once(tmp_path: Path) -> None:
     found = Gone(tmp_path, answered={})
     found.delete()
