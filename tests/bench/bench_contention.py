@@ -113,7 +113,10 @@ def watch(path: Path, stop: threading.Event, gaps: list[float]) -> None:
     """Note the time between two commits: each makes the write-ahead log longer, a checkpoint makes it short."""
     size, changed = -1, time.perf_counter()
     while not stop.is_set():
-        now_size = path.stat().st_size if path.exists() else 0
+        try:
+            now_size = path.stat().st_size
+        except FileNotFoundError:  # after a checkpoint
+            now_size = 0
         if now_size != size:
             gaps.append(time.perf_counter() - changed)
             size, changed = now_size, time.perf_counter()
