@@ -1,10 +1,15 @@
 """A request that the writer answers, not a query thread: a change, or a wait for a position in the log."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from chiplog_schemas.query.query_messages import QueryMessage
-from chiplog_schemas.security.zap import AuthenticatedClient
+from chiplog_schemas.model.change_record import REQUEST_ID_BYTES, Action
+from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind
+from chiplog_schemas.security.zap import LOCAL, AuthenticatedClient
+
+Answer = Callable[["ChangeRequest", list[bytes]], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -18,7 +23,7 @@ class ChangeRequest:
     client: AuthenticatedClient
     question: QueryMessage
     arrived: float
-    answer: Callable[["ChangeRequest", list[bytes]], None] = field(repr=False)
+    answer: Answer = field(repr=False)
 
     @property
     def id(self) -> bytes:
@@ -27,6 +32,15 @@ class ChangeRequest:
 
 
 Submit = Callable[[ChangeRequest], None]  # passes a request to the writer, from any thread
+
+
+def own_request(
+    action: Action, arguments: Mapping[str, Any], now: float, answer: Answer, id: bytes = b""
+) -> ChangeRequest:
+    """Return a request of the index itself for a change. now: CLOCK_MONOTONIC. id: else a random one."""
+    id = id or os.urandom(REQUEST_ID_BYTES)
+    question = QueryMessage(QueryMessageKind.MANAGE, id, action=action.value, arguments=dict(arguments))
+    return ChangeRequest(b"", LOCAL, question, now, answer)
 
 
 @dataclass(frozen=True, slots=True)

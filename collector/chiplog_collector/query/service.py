@@ -329,7 +329,7 @@ class QueryService:
         if self._submit is None:
             socket.send(peer, query_messages.failure(question.id, "refused", _NO_WRITER))
         elif question.kind == QueryMessageKind.MANAGE and question.action in INDEX_ACTIONS:
-            message = f"action {question.action!r} is a step of the collector's own retention"
+            message = f"action {question.action!r} is one that only the collector itself takes"
             socket.send(peer, query_messages.failure(question.id, "refused", message))
         elif question.kind == QueryMessageKind.MANAGE and not _may_change(received):  # safeguard: changes-need-admin
             self.counts["not_allowed"] += 1

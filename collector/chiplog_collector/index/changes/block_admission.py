@@ -4,16 +4,14 @@ Each index that reads the log parks them until that record, so a rebuild puts th
 """
 
 import logging
-import os
 from collections.abc import Callable
 
 from chiplog_collector.index.apply.state import State
-from chiplog_collector.query.change_request import ChangeRequest
+from chiplog_collector.query.change_request import ChangeRequest, own_request
 from chiplog_schemas.model.block_format import BLOCK_VERSION
-from chiplog_schemas.model.change_record import REQUEST_ID_BYTES, Action
+from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind
-from chiplog_schemas.security.zap import LOCAL
+from chiplog_schemas.query.query_messages import QueryMessageKind
 
 AGAIN_S = 60.0  # after a refusal: the disk refuses
 _log = logging.getLogger("chiplog.index")
@@ -47,6 +45,4 @@ class BlockAdmission:
             self._not_before = now + AGAIN_S  # safeguard: refused-admission-waits
 
         self._is_open = True
-        id, arguments = os.urandom(REQUEST_ID_BYTES), {"version": BLOCK_VERSION}
-        question = QueryMessage(QueryMessageKind.MANAGE, id, action=Action.ADMIT_BLOCKS.value, arguments=arguments)
-        self._submit(ChangeRequest(b"", LOCAL, question, now, answered))
+        self._submit(own_request(Action.ADMIT_BLOCKS, {"version": BLOCK_VERSION}, now, answered))

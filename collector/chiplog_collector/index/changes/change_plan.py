@@ -210,9 +210,7 @@ def _plan_edit(state: State, id: bytes, arguments: dict[str, Any], elsewhere: Ot
     if not isinstance(name, str) or not isinstance(fields, dict) or not fields:
         raise RequestRefused("an edit names a run and at least one field")
     if name not in state.runs and (other := elsewhere(name)) is not None:
-        raise RequestRefused(
-            f"run {name} can only be read here; edit it at the collector on {' or '.join(other.hosts)}"
-        )
+        raise RequestRefused(_only_read(other, "edit"))
     run = _run_of(state, name)
     typed = select_typed(fields, EDITABLE_FIELDS)
     for key, value in fields.items():

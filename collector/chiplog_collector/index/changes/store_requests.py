@@ -5,12 +5,11 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from chiplog_collector.index.apply.state import State
-from chiplog_collector.query.change_request import ChangeRequest
+from chiplog_collector.query.change_request import ChangeRequest, own_request
 from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
 from chiplog_schemas.model.change_record import REQUEST_ID_BYTES, Action
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind
-from chiplog_schemas.security.zap import LOCAL
+from chiplog_schemas.query.query_messages import QueryMessageKind
 
 LOOK_S = 2.0  # two small files
 AGAIN_S = 60.0  # after a refusal: labels of the run are not over, or the disk refuses
@@ -66,8 +65,7 @@ class StoreRequests:
 
         self._open.add(request)
         arguments = {"runs": [request.run_id], "why": f"deleted in log {request.log}", "answer": True}
-        question = QueryMessage(QueryMessageKind.MANAGE, _id(request), action=Action.DELETE.value, arguments=arguments)
-        self._submit(ChangeRequest(b"", LOCAL, question, now, answered))
+        self._submit(own_request(Action.DELETE, arguments, now, answered, _id(request)))
 
 
 def _id(request: DeletionRequest) -> bytes:

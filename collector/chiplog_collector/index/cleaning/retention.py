@@ -5,18 +5,16 @@ not over stay.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 
 import duckdb
 
-from chiplog_collector.query.change_request import ChangeRequest
+from chiplog_collector.query.change_request import ChangeRequest, own_request
 from chiplog_schemas.limit_settings import Limits
-from chiplog_schemas.model.change_record import REQUEST_ID_BYTES, Action
+from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind
-from chiplog_schemas.security.zap import LOCAL
+from chiplog_schemas.query.query_messages import QueryMessageKind
 
 INTERVAL_S = 3_600.0
 _DAY_US = 86_400 * 10**6
@@ -29,7 +27,7 @@ _OLD_RUNS = f"""SELECT run_id FROM runs WHERE state <> 'running' AND n_running =
     ORDER BY coalesce(ended_at, created_at) LIMIT {_RUNS_MAX}"""
 _FIRST_SAMPLE = """SELECT epoch_us(min(ts)) FROM base.system_facts
     WHERE ts >= make_timestamp($first) AND ts < make_timestamp($until)"""
-# Samples that have left the database are in the store alone, which this asks nothing: it is told once a day.
+# Samples that have left the database are in the store alone. It is not queried here, so it is told once a day.
 _STORE_IS_DUE = f"""SELECT count(*) > 0 AND (
         SELECT coalesce(max(until), 0) FROM base.changes WHERE action = '{Action.TRIM_SYSTEM}'
     ) <= $until - {_DAY_US} FROM base.dropped"""
@@ -107,9 +105,7 @@ class Retention:
                 _log.warning("retention: %s, not done: %s", what, answer.message)
 
         self._n_open += 1
-        id = os.urandom(REQUEST_ID_BYTES)
-        question = QueryMessage(QueryMessageKind.MANAGE, id, action=action.value, arguments=dict(arguments))
-        self._submit(ChangeRequest(b"", LOCAL, question, time.monotonic(), answered))
+        self._submit(own_request(action, arguments, time.monotonic(), answered))
 
 
 def _full_hour(time_us: int) -> int:
