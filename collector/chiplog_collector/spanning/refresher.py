@@ -154,6 +154,7 @@ class StoreReader:
     def refresh(self) -> bool:
         """Take what has been committed since the last time. Return False if that is nothing."""
         is_new = self._take_news()
+        self._note_heard(self._beats)
         if not self._faults:
             self._note_passed()  # after the rows that were published up to then
         return is_new
@@ -169,12 +170,10 @@ class StoreReader:
         if not is_all and not self._moved():
             # A publisher that is killed between a commit and its heartbeat has news without a sign of them.
             if time.monotonic() < self._look_at:
-                self._note_heard(beats)
                 return False
             self._look_at = time.monotonic() + LOOK_S
             # Files that were merged or rewritten since are removed after 7 days, whether pieces come or not.
             if self.store.version(COMPLETE) == self._seen and time.monotonic() < self._list_at:
-                self._note_heard(beats)
                 return False
             is_all = True
         is_renumbered = self._held.is_renumbered()  # safeguard: moved-producer-is-one
@@ -199,11 +198,9 @@ class StoreReader:
         shutil.rmtree(copies, ignore_errors=True)
         copies.mkdir()
         try:
-            read, faults = self._copies(new, copies)
-            self._held.load(read, replaced, renumbers=is_renumbered, finish=self._follow_shape)
+            self._held.load(self._copies(new, copies), replaced, renumbers=is_renumbered, finish=self._follow_shape)
         finally:
             shutil.rmtree(copies, ignore_errors=True)
-        self._note_heard(beats)
         self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, until)
         self.cold.seen.set()
         if is_renumbered:
@@ -211,7 +208,7 @@ class StoreReader:
         self._leave_out_doubled()
         self._seen = self.store.versions.get(COMPLETE, -1)
         self._listed = files
-        if faults:
+        if self._faults:
             self._look_at = self._list_at = time.monotonic() + LOOK_S  # they may be whole again, or replaced
         return True
 
@@ -273,8 +270,8 @@ class StoreReader:
 
     def _copies(
         self, new: Mapping[str, Sequence[StoredFile]], directory: Path
-    ) -> tuple[dict[str, list[tuple[StoredFile, Path]]], set[str]]:
-        """Copy new files of small tables, and return those that can be read, by table, and which cannot.
+    ) -> dict[str, list[tuple[StoredFile, Path]]]:
+        """Copy new files of small tables, and return those that can be read, by table.
 
         Raises:
             StoreError: None can: the store is away.
@@ -297,7 +294,7 @@ class StoreReader:
         for path in new_faults:
             _log.warning("%s/%s cannot be read, the rest can: %s", self.store.url, path, faults[path])
         self._faults = set(faults)
-        return read, self._faults
+        return read
 
     def _newest(self, beats: Sequence[Heartbeat]) -> datetime:
         """Return the time by the clock of the store, where a heartbeat of the own log tells it."""
