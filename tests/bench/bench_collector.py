@@ -48,11 +48,9 @@ def blocks(n_events: int, block_events: int) -> list[bytes]:
     return result
 
 
-def index_rate(made: list[bytes], root: Path) -> float:
-    """Points per second from the log on disk to committed rows."""
-    (root / "collector").mkdir()
-    log = SegmentLog(root / "collector" / "log", bytes(16))
-    intake = CommitBuilder({})
+def write_log(made: list[bytes], directory: Path) -> SegmentLog:
+    """Write the log of a collector that has acknowledged each of these blocks. Its ID is zeros."""
+    log, intake = SegmentLog(directory, bytes(16)), CommitBuilder({})
     for number, block in enumerate(made):
         for entry in intake.add_slice(bytes(16), number, number, encode_record(Kind.BLOCK, number, block)):
             assert entry.record is not None
@@ -61,6 +59,13 @@ def index_rate(made: list[bytes], root: Path) -> float:
         log.append(receipt.kind, receipt.payload)
         intake.committed()
     log.commit()
+    return log
+
+
+def index_rate(made: list[bytes], root: Path) -> float:
+    """Points per second from the log on disk to committed rows."""
+    (root / "collector").mkdir()
+    log = write_log(made, root / "collector" / "log")
     database = Database(root / "index.duckdb", bytes(16))
     follower = LogFollower(database, root / "collector" / "log")
     begun = time.perf_counter()

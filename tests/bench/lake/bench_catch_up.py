@@ -11,16 +11,12 @@ from pathlib import Path
 
 from chiplog_collector.index.database import Database
 from chiplog_collector.index.follower import LogFollower
-from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_collector.store.delta_store import DeltaStore
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.piece_cutter import PieceCutter
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS
 from chiplog_schemas.paths import paths_for_root
-from chiplog_schemas.storage.record import Kind
-from chiplog_schemas.storage.record import encode as encode_record
-from chiplog_schemas.storage.segment_log import SegmentLog
-from tests.bench.bench_collector import BLOCK_EVENTS, KEYS, blocks
+from tests.bench.bench_collector import BLOCK_EVENTS, KEYS, blocks, write_log
 from tests.bench.figure import Figure
 
 FLUSHES = 30
@@ -69,23 +65,10 @@ def measure() -> list[Figure]:
     ]
 
 
-def _write_log(made: list[bytes], directory: Path) -> SegmentLog:
-    log, intake = SegmentLog(directory, LOG_ID), CommitBuilder({})
-    for number, block in enumerate(made):
-        for entry in intake.add_slice(LOG_ID, number, number, encode_record(Kind.BLOCK, number, block)):
-            assert entry.record is not None
-            log.append_record(entry.record)
-        receipt = intake.receipt_record(0)
-        log.append(receipt.kind, receipt.payload)
-        intake.committed()
-    log.commit()
-    return log
-
-
 def _catch_up(made: list[bytes], root: Path, *, has_store: bool) -> CatchUp:
     place, url = paths_for_root(root), f"file://{root}/lake"
     place.collector.mkdir()
-    log = _write_log(made, place.collector / "log")
+    log = write_log(made, place.collector / "log")
     database = Database(place.index, LOG_ID)
     follower = LogFollower(database, place.collector / "log")
     outbox, before = Outbox(place.store), _children_s()
