@@ -138,7 +138,7 @@ def id_of(node: Node) -> str:
 
 
 @pytest.mark.full
-@proves("retired-log-has-new-id", "a log that was retired and returns goes on under another ID", environment=SOON)
+@proves("retired-log-has-new-id", "a retired log that returns continues under another ID", environment=SOON)
 @proves("retired-log-publishes-nothing", "a log that was retired publishes nothing under its ID", environment=SOON)
 def test_a_retired_log_that_returns_continues_under_a_new_id(bare_node: Node, lake: Path, tmp_path: Path) -> None:
     node, first, second, third = bare_node, tmp_path / "first", tmp_path / "second", tmp_path / "third"

@@ -59,7 +59,7 @@ class LocalFiles:
         Args:
             table: Their table.
             files: The files.
-            deadline: Of `time.monotonic()`: when to give up. The copies continue, for the next query.
+            deadline: When to give up, by `time.monotonic()`. Copies that have begun continue, for the next query.
 
         Raises:
             StoreError: A file is gone, or the store is away.

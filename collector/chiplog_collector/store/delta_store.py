@@ -617,7 +617,7 @@ class DeltaStore:
 
 
 def _since_start() -> datetime:
-    """Return a time that no correction of this host's clock changes, and that goes on while the host sleeps."""
+    """Return a time that no correction of this host's clock changes, and that runs while the host is suspended."""
     return datetime.fromtimestamp(time.clock_gettime(time.CLOCK_BOOTTIME), UTC)
 
 

@@ -171,8 +171,8 @@ def delete_for_gone(
 ) -> int:
     """Publish what other logs want deleted of logs that are gone, in their place. Return the number of these logs.
 
-    Each log that is silent for so long that it is gone is retired first, also if nothing of it is to be deleted:
-    should it return, it has another ID, and its pieces are cut again, with times after those that readers have passed.
+    Each log without a heartbeat for GONE_S is retired first, even if nothing of it is to be deleted. If it returns, it
+    has another ID, and its pieces are cut again, with times after those that readers have passed.
 
     Args:
         store: The store.
