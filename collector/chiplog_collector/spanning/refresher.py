@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 
+from chiplog_collector.priority import lower_thread
 from chiplog_collector.query.change_request import Elsewhere
 from chiplog_collector.query.cold_needs import Need, read_relations
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
@@ -127,6 +128,8 @@ class StoreReader:
             cursor.close()
 
     def _run(self) -> None:
+        if not self._is_alone:  # else there is nothing that could go first
+            lower_thread()
         while not self._closing.is_set():
             try:
                 self.turn()

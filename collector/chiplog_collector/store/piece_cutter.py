@@ -13,6 +13,7 @@ from pathlib import Path
 
 import duckdb
 
+from chiplog_collector.priority import lower_thread
 from chiplog_collector.store.outbox import Outbox, Piece
 from chiplog_collector.store.parquet_files import row_count, write_rows
 from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED, PublishedTable, published_query, rows_of
@@ -51,6 +52,7 @@ class PieceCutter:
         self._cursor.close()
 
     def _run(self) -> None:
+        lower_thread()
         pause_s = 0.0
         while not self._closing.wait(pause_s):
             pause_s = self._turn()
