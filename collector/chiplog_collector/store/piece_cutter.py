@@ -1,5 +1,7 @@
 """Cut what the index holds into pieces for a store: whole flushes, every 10 s, as sorted Parquet files in the outbox.
 
+Where so much arrives that a piece is full earlier, it is cut then: a row waits less, and the work is spread evenly.
+
 A thread of the index with its own cursor: neither the writer nor a query waits for it. What a piece holds is decided by
 the number of the flush that wrote each row, so a piece that was not finished is cut again from the same rows.
 """
@@ -7,6 +9,7 @@ the number of the flush that wrote each row, so a piece that was not finished is
 import logging
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +27,7 @@ PIECE_S = 10.0  # between two pieces: as fresh as the page of a running training
 PIECE_ROWS = 2_000_000  # sorted and encoded in a second of one core; a file of 10 MB, which compaction merges
 OUTBOX_BYTES_MAX = 4 << 30  # half a day of 20,000 rows/s while the store is away; then pieces wait in the log
 _POLL_S = 0.5  # for the publisher's first answer, and while the outbox is full
+_PAUSE_MIN_S = 1.0  # after a burst, which says little about what comes next
 _AGAIN_S = 10.0  # after the disk or the memory refused
 _log = logging.getLogger("chiplog.index")
 
@@ -40,6 +44,8 @@ class PieceCutter:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chiplog-pieces", daemon=True)
         self._is_refused = False
+        self._looked_at = time.monotonic()  # when `next_piece` was asked last
+        self._n_left = 0  # rows that waited after that piece
 
     def start(self) -> None:
         """Start the thread."""
@@ -68,21 +74,28 @@ class PieceCutter:
                 return _POLL_S
             is_full = self._outbox.size_bytes() > OUTBOX_BYTES_MAX
             after = max([published.until, *waiting])
-            found = None if is_full else next_piece(self._cursor, after, published.positions.values())
-            if found is not None:
-                until, day, n_rows = found
-                self._outbox.add(lambda directory: self._write(directory, after, until, day))
+            pause_s = _POLL_S if is_full else self._cut(after, published.positions.values())
             if self._is_refused:
                 _log.info("pieces for the store can be cut again")
             self._is_refused = False
-            if is_full:
-                return _POLL_S
-            return 0.0 if found is not None and n_rows >= PIECE_ROWS // 2 else PIECE_S
+            return pause_s
         except (duckdb.Error, OSError) as error:  # safeguard: uncut-piece-stops-nothing
             if not self._is_refused:
                 _log.warning("a piece for the store cannot be cut: %s; trying again", str(error).partition("\n")[0])
             self._is_refused = True
             return _AGAIN_S
+
+    def _cut(self, after: int, ends: Iterable[int]) -> float:
+        """Cut the piece after a record, if there is one. Return how long to wait, in seconds."""
+        now = time.monotonic()
+        until, day, n_rows, n_left = next_piece(self._cursor, after, ends) or (after, "", 0, 0)
+        pause_s = full_in_s(n_left, n_rows + n_left - self._n_left, now - self._looked_at)
+        self._looked_at, self._n_left = now, n_left
+        if n_rows:
+            self._outbox.add(lambda directory: self._write(directory, after, until, day))
+        if n_left and self._closing.is_set():
+            return 0.0
+        return max(0.0, now + pause_s - time.monotonic())
 
     def _write(self, directory: Path, after: int, until: int, day: str) -> Piece:
         rows = {}
@@ -96,8 +109,10 @@ class PieceCutter:
 
 def next_piece(
     connection: duckdb.DuckDBPyConnection, after: int, ends: Iterable[int] = ()
-) -> tuple[int, str, int] | None:
-    """Return the last record, the day of receipt and the number of rows of the piece after a record, if there is one.
+) -> tuple[int, str, int, int] | None:
+    """Return the piece after a record: its last record, its day of receipt, its rows, and the rows after it.
+
+    None if there is no row.
 
     ends: records at which a piece must end, because some tables have it and others do not.
     """
@@ -111,14 +126,29 @@ def next_piece(
         SELECT flush, sum(n)::BIGINT AS n FROM ({counted}) GROUP BY flush
     ) c ASOF LEFT JOIN base.receipt_days d ON c.flush >= d.flush ORDER BY c.flush"""
     end = min((number for number in ends if number > after), default=None)
-    n_rows, until, day = 0, after, ""
+    n_rows, n_left, until, day = 0, 0, after, ""
     for flush, n, flush_day in connection.execute(query, {"after": after}).fetchall():
         is_beyond = end is not None and flush > end
         # safeguard: piece-within-one-day
-        if n_rows and (n_rows + n > PIECE_ROWS or flush_day != day or is_beyond):
-            break
-        n_rows, until, day = n_rows + n, flush, flush_day
-    return (until, day, n_rows) if n_rows else None
+        if n_left or (n_rows and (n_rows + n > PIECE_ROWS or flush_day != day or is_beyond)):
+            n_left += n
+        else:
+            n_rows, until, day = n_rows + n, flush, flush_day
+    return (until, day, n_rows, n_left) if n_rows else None
+
+
+def full_in_s(n_left: int, n_new: int, in_s: float) -> float:
+    """Return how long to wait until a piece is full.
+
+    Args:
+        n_left: The rows that wait for it.
+        n_new: The rows that came lately.
+        in_s: In this time.
+    """
+    if n_left >= PIECE_ROWS:
+        return 0.0
+    expected_s = (PIECE_ROWS - n_left) * in_s / n_new if n_new > 0 else PIECE_S
+    return min(max(_PAUSE_MIN_S, expected_s), PIECE_S)
 
 
 def write_completion(

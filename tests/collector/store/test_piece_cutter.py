@@ -10,7 +10,7 @@ import pytest
 
 from chiplog_collector.store import piece_cutter
 from chiplog_collector.store.outbox import Outbox, Published
-from chiplog_collector.store.piece_cutter import PieceCutter, next_piece
+from chiplog_collector.store.piece_cutter import PIECE_ROWS, PIECE_S, PieceCutter, full_in_s, next_piece
 from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
 from tests.support.collector_log import LOG_ID, START_US
 from tests.support.index import Index
@@ -94,6 +94,39 @@ def test_a_piece_ends_with_the_day(tmp_path: Path) -> None:
     assert second is not None
     assert first[1] < second[1]
     assert next_piece(index.database.connection, second[0]) is None
+    index.close()
+
+
+@pytest.mark.parametrize(
+    ("n_left", "n_new", "in_s", "expected"),
+    [
+        (0, 5_000_000, 10.0, 4.0),
+        (500_000, 5_000_000, 10.0, 3.0),
+        (0, 2_000, 10.0, PIECE_S),
+        (0, 0, 10.0, PIECE_S),
+        (0, -1, 10.0, PIECE_S),
+        (PIECE_ROWS, 10, 10.0, 0.0),
+        (0, 1_900_000, 0.01, 1.0),
+    ],
+    ids=["full after 4 s", "some wait", "few rows", "no rows", "fewer than before", "full now", "a burst"],
+)
+def test_the_next_piece_is_cut_when_it_is_full_at_this_rate(
+    n_left: int, n_new: int, in_s: float, expected: float
+) -> None:
+    assert full_in_s(n_left, n_new, in_s) == expected
+
+
+def test_a_piece_knows_how_many_rows_wait_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index(tmp_path)
+    for payload in everything()[:6]:
+        index.take(payload)
+    whole = next_piece(index.database.connection, -1)
+    assert whole is not None
+    monkeypatch.setattr(piece_cutter, "PIECE_ROWS", 1)
+    first = next_piece(index.database.connection, -1)
+    assert first is not None
+    assert whole[3] == 0 < first[3]
+    assert first[2] + first[3] == whole[2]
     index.close()
 
 
