@@ -232,7 +232,9 @@ class _Maintenance:
     def after_step(self, is_behind: bool) -> None:
         """Continue. is_behind: there is more of the log to apply."""
         state, database, now = self._follower.state, self._follower.database, time.monotonic()
-        self._queue.turn(state, database.next_number, now, is_behind=is_behind)
+        failed = self._follower.failed_changes
+        self._queue.turn(state, database.next_number, now, failed=failed, is_behind=is_behind)
+        failed.clear()
         if is_behind or now < self._not_before:
             return
         try:

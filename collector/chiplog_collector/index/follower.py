@@ -32,6 +32,7 @@ class LogFollower:
         """Initialise. ends: numbers of records at which a flush must end, because a store has what is before."""
         self._limits = sorted(number + 1 for number in ends)
         self.missed_ends: list[int] = []  # no receipt of this log: the store has another log of this ID
+        self.failed_changes: dict[bytes, str] = {}  # by ID: why they were set aside, until `ChangeQueue` has seen it
         self.database = database
         self._directory = log_directory
         self._reader = LogReader(log_directory)
@@ -202,6 +203,7 @@ class LogFollower:
                 raise
             _log.warning("a flush was refused (%s); its records are applied one by one", str(error).splitlines()[0])
             return self._write_one_by_one(self._safe_number)
+        self.failed_changes |= batch.failed_changes
         self.database.sort_facts()
         return batch.n_events
 
@@ -247,7 +249,9 @@ class LogFollower:
                 data = bytes(item.payload) if isinstance(item, Record) else b""
                 kind = item.kind if isinstance(item, Record) else -1
                 applier.quarantine(behind - 1, kind, QuarantineCode.RECORD_FAILED, reason, data)
-                self.database.write(applier.flush(), applier.state, behind)
+                batch = applier.flush()
+                self.database.write(batch, applier.state, behind)
+            self.failed_changes |= batch.failed_changes
         return n_events
 
 

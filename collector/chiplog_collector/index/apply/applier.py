@@ -4,6 +4,7 @@ This module handles each kind of record, in log order. It applies what the ledge
 what cannot be applied.
 """
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -146,6 +147,9 @@ class Applier:
         reason = clean(reason[:REASON_CHARS_MAX])
         row = (number, kind, reason, data[:QUARANTINE_BYTES_MAX], code.value, block_version, loses_events)
         self.batch.add("quarantine", row)
+        if kind == Kind.MANAGE:
+            with contextlib.suppress(ValueError, RecursionError):  # else no request waits for it
+                self.batch.failed_changes[decode_change(data).id] = reason
         body = {"record": number, "code": code.value}
         self._context.emit_event(None, 0, self.received_us, "quarantined", "error", reason, body)
 

@@ -43,6 +43,7 @@ class Batch:
     # (first, until, every) in µs: system samples in between become means over `every`, or go if that is 0. They concern
     # the samples up to the next receipt, where the flush must end.
     thinnings: list[tuple[int, int, int]] = field(default_factory=list)
+    failed_changes: dict[bytes, str] = field(default_factory=dict)  # by ID: why they were set aside
     admitted: list[int] = field(default_factory=list)  # records with blocks that were parked and are applied
     received_us: int = 0  # when the collector received the newest record, in µs since 1970
     lacks_facts: bool = False  # the log no longer has all of them, because a store does

@@ -8,7 +8,8 @@ import logging
 import queue
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from chiplog_collector.index.apply.state import State
@@ -17,6 +18,7 @@ from chiplog_collector.query.change_request import ChangeRequest, Others
 from chiplog_schemas.model.change_record import encode_change
 from chiplog_schemas.query import query_messages
 
+_NONE: Mapping[bytes, str] = MappingProxyType({})
 CHANGE_WAIT_S = 30.0  # for a record to be synced and applied; a disk that refuses may take longer
 _log = logging.getLogger("chiplog.index")
 _LATE = "the change is not applied yet, because the collector's log cannot be written or is behind; ask again later"
@@ -50,12 +52,24 @@ class ChangeQueue:
         self._submitted.put(request)
         self._wake()
 
-    def turn(self, state: State, next_number: int, now: float, *, is_behind: bool = False) -> None:
+    def turn(
+        self,
+        state: State,
+        next_number: int,
+        now: float,
+        *,
+        failed: Mapping[bytes, str] = _NONE,
+        is_behind: bool = False,
+    ) -> None:
         """Continue. Called by the writer after each transaction.
 
-        next_number: how far the log is applied. is_behind: the log has more. Then no request is begun: what it concerns
-        is not known yet.
+        next_number: how far the log is applied. failed: by ID, the changes that were set aside since the last turn, and
+        why. is_behind: the log has more. Then no request is begun: what it concerns is not known yet.
         """
+        if self._current is not None and self._is_sent and self._plan.changes[0].id in failed:
+            reason = f"the change cannot be applied: {failed[self._plan.changes[0].id]}"
+            _log.warning("%s", reason)
+            self._end(query_messages.failure(self._current.id, "refused", reason))  # safeguard: failed-change-answered
         while not self._submitted.empty():
             request = self._submitted.get()
             is_wait = request.question.kind == query_messages.QueryMessageKind.WAIT

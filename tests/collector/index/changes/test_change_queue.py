@@ -1,6 +1,7 @@
 """Requests for changes and waits: answered once applied, one after the other, and only for those who may."""
 
 import os
+import re
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from chiplog_collector.index.apply.change_handlers import Changes
 from chiplog_collector.index.changes import change_queue
 from chiplog_collector.index.changes.change_queue import CHANGE_WAIT_S, ChangeQueue
 from chiplog_collector.query.change_request import ChangeRequest
@@ -51,7 +53,8 @@ class World:
         return id
 
     def turn(self, now: float = 0.0) -> None:
-        self.desk.turn(self.index.follower.state, self.index.database.next_number, now)
+        follower = self.index.follower
+        self.desk.turn(follower.state, self.index.database.next_number, now, failed=follower.failed_changes)
 
     def take_log(self) -> int:
         """Log what the desk has sent, as the receiver does, and apply it; return how many records there were."""
@@ -153,6 +156,29 @@ def test_a_request_that_breaks_the_plan_costs_itself(world: World, monkeypatch: 
     world.edit(2)
     world.turn()
     assert world.take_log() == 1
+
+
+@proves("failed-change-answered", "a change whose record is set aside is answered, and the next one continues")
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyError("bug")])  # invalid; of a bug
+def test_a_change_whose_record_cannot_be_applied_is_refused_and_the_next_one_continues(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def edit(*_: object) -> None:
+        raise error
+
+    first, second = world.edit(1), world.edit(2)
+    world.turn()
+    with monkeypatch.context() as patch:
+        patch.setattr(Changes, "_edit", edit)
+        assert world.take_log() == 1
+    caplog.clear()
+    world.turn()
+    assert [(a.id, a.error_kind) for a in world.answers] == [(first, "refused")]
+    assert re.search("the change cannot be applied: .*(bad|bug)", world.answers[0].message)
+    assert [record.getMessage() for record in caplog.records] == [world.answers[0].message]
+    assert world.take_log() == 1
+    world.turn()
+    assert [(a.id, a.error_kind) for a in world.answers[1:]] == [(second, "")]
 
 
 def test_without_a_channel_changes_are_refused_and_waits_answered(index: Index) -> None:
