@@ -2,13 +2,14 @@
 
 CHIPLOG_DIR/collector/store/
   unconfirmed               the first record that was written since the store was last seen to have this log alone
-  retired                   the ID of the log, if the store has retired it, until the log has another one
+  retired                   how far the log is published, if the store has retired it, until the log has another ID
   outage.json               the last time that the store was away
   published.json            how far this log is published, as the last piece that was committed left it
   pieces/<until>/           one piece: <table>.parquet and piece.json; <until> is the log record that ends it
 """
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -23,6 +24,7 @@ _DIGITS = 20  # of the largest record number, so that names sort as numbers do
 _MANIFEST = "piece.json"
 _UNFINISHED = ".new"
 _DOOMED = ".published"
+_log = logging.getLogger("chiplog.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,27 +189,45 @@ class Outbox:
         """Note that the store has this log and no other."""
         self._unconfirmed.unlink(missing_ok=True)
 
-    def note_retired(self, log: bytes) -> None:
-        """Note, for the receiver, that the store has retired the log."""
+    def note_retired(self, published: Published) -> None:
+        """Note, for the receiver, that the store has retired a log, and how far that is published."""
         ensure_private_dir(self.directory)
-        atomic_write(self._retired, log.hex().encode(), durable=True)
+        atomic_write(self._retired, json.dumps(asdict(published)).encode(), durable=True)
 
     def retired(self) -> bytes:
         """Return the ID of the log that the store has retired; empty if there is none, or the note is damaged."""
+        published = self._retired_at()
         try:
-            return bytes.fromhex(self._retired.read_text())
-        except (OSError, ValueError):
+            return b"" if published is None else bytes.fromhex(published.log)
+        except (ValueError, TypeError):
             return b""
+
+    def _retired_at(self) -> Published | None:
+        try:
+            return Published(**json.loads(self._retired.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None  # the publisher notes it again
 
     def renew(self, log: bytes) -> None:
         """Continue as another log after what is published of the retired one; what waits is cut again."""
-        published, retired = self.published(), self.retired().hex()
-        if published is not None and published.log == retired:
-            self.set_published(replace(published, log=log.hex()))
-        DeletionRequests(self.directory, log.hex()).pass_over(retired)  # safeguard: own-deletions-not-repeated
+        retired = self._retired_at()
+        if retired is not None:
+            if self._published_log() in ("", retired.log):  # else the publisher has begun under the new ID
+                self.set_published(replace(retired, log=log.hex()))
+            # safeguard: own-deletions-not-repeated
+            DeletionRequests(self.directory, log.hex()).pass_over(retired.log)
         for until in self.ends():
             self._remove(until)  # a damaged one too
         self._retired.unlink(missing_ok=True)
+
+    def _published_log(self) -> str:
+        """Return the ID of the log that was published last; empty if it is unknown. The note of that may be damaged."""
+        try:
+            published = self.published()
+        except OSError:  # safeguard: damaged-note-renewed
+            _log.warning("%s is damaged; it is written again as of the retired log", self.notes)
+            return ""
+        return "" if published is None else published.log
 
     def outage(self) -> Outage | None:
         """Return the last outage; None if there was none, or its note cannot be read."""

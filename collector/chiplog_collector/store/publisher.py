@@ -44,9 +44,9 @@ _log = logging.getLogger("chiplog.store")
 class RetiredLogError(Exception):
     """The log was retired: others delete in its place, so it must continue under a new ID."""
 
-    def __init__(self, log: str, url: str) -> None:
-        super().__init__(f"log {log} was retired in {url}")
-        self.log = log
+    def __init__(self, published: Published) -> None:
+        super().__init__(f"log {published.log} was retired in {published.url}")
+        self.published = published
 
 
 class Publisher:
@@ -127,8 +127,9 @@ class Publisher:
 
     def _check_retired(self) -> None:
         self._retired_look_at = time.monotonic() + _RETIRED_LOOK_S
+        assert self._published is not None
         if self._log in self._store.retired():  # safeguard: retired-log-publishes-nothing
-            raise RetiredLogError(self._log, self._store.url)
+            raise RetiredLogError(self._published)
 
     def _begin_after(self, former: tuple[DeltaStore, int], until: int) -> int:
         """Return the record after which this log is published: the store has a part of it under its former ID.
@@ -331,7 +332,7 @@ def main(arguments: list[str]) -> int:
     except RetiredLogError as error:
         _log.warning("%s: it continues under a new ID", error)
         # Not the owner of the log: without the lock, the receiver may have given it another ID since.
-        Outbox(place.store).note_retired(bytes.fromhex(error.log))
+        Outbox(place.store).note_retired(error.published)
         _input_ended(_RENEWAL_S)  # the receiver gives the log another ID, and starts the next publisher
         return 1
     except ForeignPositionError as error:

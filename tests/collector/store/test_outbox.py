@@ -115,7 +115,9 @@ def test_the_first_record_that_may_be_another_one_than_the_store_has_is_kept_unt
     "own-deletions-not-repeated",
     "a log with a new ID does not carry out again what it deleted under its former ID: a run of that name may be new",
 )
-def test_a_log_that_was_retired_continues_after_what_is_published(tmp_path: Path) -> None:
+@proves("damaged-note-renewed", "a damaged note of how far a retired log is published is written again", value="()")
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_log_that_was_retired_continues_after_what_is_published(tmp_path: Path, is_damaged: bool) -> None:
     outbox = Outbox(tmp_path / "store")
     DeletionRequests(outbox.directory, "aa" * 16).take([])
     assert outbox.retired() == b""
@@ -123,7 +125,9 @@ def test_a_log_that_was_retired_continues_after_what_is_published(tmp_path: Path
     outbox.add(lambda directory: Piece("aa" * 16, 5, 7, "2026-11-28", {}))
     outbox.add(lambda directory: Piece("aa" * 16, 7, 9, "2026-11-28", {}))
     (outbox.directory / "pieces" / f"{9:020d}" / "piece.json").write_text("{")  # damaged
-    outbox.note_retired(b"\xaa" * 16)
+    outbox.note_retired(Published("aa" * 16, "file:///lake", 5, {"runs": 7}))
+    if is_damaged:
+        outbox.notes.write_text("{")
     assert outbox.retired() == b"\xaa" * 16
     for _ in range(2):  # the second time after a crash
         outbox.renew(b"\xbb" * 16)
@@ -135,7 +139,11 @@ def test_a_log_that_was_retired_continues_after_what_is_published(tmp_path: Path
     for _ in range(2):
         requests.take([DeletionRequest("aa" * 16, 4, "r"), by_other])
         assert requests.waiting() == [by_other]
-    outbox.note_retired(b"\xbb" * 16)
+    outbox.note_retired(Published("aa" * 16, "file:///lake", 5, {"runs": 7}))
+    outbox.set_published(Published("bb" * 16, "file:///lake", 9, {"runs": 9}))
+    outbox.renew(b"\xbb" * 16)  # after a crash before the end of the first time
+    assert outbox.published() == Published("bb" * 16, "file:///lake", 9, {"runs": 9})
+    outbox.note_retired(Published("bb" * 16, "file:///lake", 5, {"runs": 7}))
     (outbox.directory / "requests.json").write_text("[]")
     outbox.renew(b"\xdd" * 16)
     assert outbox.retired() == b""

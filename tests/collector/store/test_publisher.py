@@ -304,7 +304,7 @@ def test_a_log_that_was_retired_while_it_slept_says_so_and_not_that_another_one_
     collector.cut()
     with pytest.raises(RetiredLogError) as raised:
         collector.publisher.publish_next()
-    assert raised.value.log == log
+    assert raised.value.published.log == log
     collector.restart()
     with pytest.raises(RetiredLogError):
         collector.publisher.begin()
