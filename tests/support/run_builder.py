@@ -19,7 +19,6 @@ import duckdb
 
 BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
 NOW = "now()::TIMESTAMP"
-_ROWS_AT_ONCE = 500
 PRODUCERS = "(SELECT p.*, r.run_id FROM base.producers p LEFT JOIN base.runs r ON r.run = p.run) p"
 _RANKS = "role = 'rank'"  # an agent is chosen by "role = 'agent'"
 
@@ -280,12 +279,11 @@ class RunBuilder:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Insert rows as they are, many with each statement: that takes a tenth of the time."""
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            part = rows[start : start + _ROWS_AT_ONCE]
-            values = ", ".join("(" + ", ".join("?" * len(row)) + ")" for row in part)
-            given = [each for row in part for each in row]
-            self._database.execute(f"INSERT INTO base.{self._target(table)} VALUES {values}", given)
+        """Insert rows as they are, by column: a parameter for each value takes ten times as long."""
+        if rows:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            values = ", ".join(["unnest(?)"] * len(columns))
+            self._database.execute(f"INSERT INTO base.{self._target(table)} SELECT {values}", columns)
 
     def select(self, table: str, query: str) -> None:
         """Insert the rows of a query as they are."""

@@ -95,10 +95,11 @@ def fill(database: duckdb.DuckDBPyConnection, values: list[Value]) -> None:
     build.names(KEYS)
     known = f"SELECT label, attempt, producer FROM {PRODUCERS}"
     producers = {(label, attempt): producer for label, attempt, producer in database.execute(known).fetchall()}
+    names = {key: build.name(key) for key in KEYS}
     begun = datetime(2026, 1, 1)
     rows = [
         (
-            *(producers[value.label, value.attempt], build.name(value.key), value.step, seq),
+            *(producers[value.label, value.attempt], names[value.key], value.step, seq),
             *(begun + timedelta(milliseconds=seq), value.number),
         )
         for seq, value in enumerate(values)
