@@ -19,7 +19,7 @@ from chiplog_schemas.paths import paths_for_root
 pytest.register_assert_rewrite("tests.support")  # before the imports below: an assertion there prints its values
 
 from tests.support.journals import Event, read_events
-from tests.support.marks import MARKERS, has_none_of, marks_in
+from tests.support.marks import MARKERS, has_none_of, marks_in, shared_by
 from tests.support.node import Node, end_daemons
 from tests.support.rounds import Rounds, rounds, share_the_minutes, write_report
 from tests.support.run_report import write_run_report
@@ -148,10 +148,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_module and has_none_of(collection_path, config.option.markexpr) else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m and -k
+@pytest.hookimpl(trylast=True)  # after conftest.py of its folder, which may choose a worker
 def pytest_itemcollected(item: pytest.Item) -> None:
     for name in sorted(marks_in(item.path, item.config.option.markexpr)):
         item.add_marker(name)
+    if item.get_closest_marker("xdist_group") is None and (group := shared_by(item)) is not None:
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which use the tools

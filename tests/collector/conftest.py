@@ -8,7 +8,7 @@ from tests.support.s3_proxy import S3Proxy, s3_proxy
 from tests.support.s3_server import s3_server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     with s3_server(tmp_path_factory.mktemp("s3")) as variables:
         yield variables

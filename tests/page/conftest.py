@@ -19,11 +19,9 @@ from tests.support.sampled_run import fill_sampled_run
 Fill = Callable[[duckdb.DuckDBPyConnection], None]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/page/" in item.path.as_posix():
-            # Two workers have a browser: about half of the time each.
-            item.add_marker(pytest.mark.xdist_group("page-1" if item.path.stem < "test_run" else "page-2"))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    # Two workers have a browser: about half of the time each.
+    item.add_marker(pytest.mark.xdist_group("page-1" if item.path.stem < "test_run" else "page-2"))
 
 
 @pytest.fixture(scope="package")

@@ -127,6 +127,13 @@ def marks_in(path: Path, lane: str) -> frozenset[str]:
     return marks_of(path)
 
 
+def shared_by(item: pytest.Item) -> str | None:
+    """Return the package or module whose tests share a fixture with this one: one worker then makes it, not each."""
+    definitions = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+    shared = {found[-1].scope: found[-1].baseid for found in definitions}
+    return shared.get("package") or (item.location[0] if "module" in shared else None)
+
+
 def has_none_of(path: Path, lane: str) -> bool:
     """Return True if no test of a module is in the lane that `-m` names, by the text of the module alone."""
     if lane == "pure":

@@ -10,7 +10,7 @@ from tests.support.sample_log import everything
 from tests.support.store_reader import Reader
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Index, Reader]]:
     directory = tmp_path_factory.mktemp("published")
     index = Index(directory)

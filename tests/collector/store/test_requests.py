@@ -13,7 +13,7 @@ from tests.support.s3_server import BUCKET
 from tests.support.store_files import DAY, LOG, parquet
 from tests.support.store_reader import Reader
 
-URL = f"s3://{BUCKET}/chip log"
+URL = f"s3://{BUCKET}/counted"
 PUT_AND_LIST_MAX, GET_MAX, REFRESH_MAX = 7, 25, 3
 
 
