@@ -49,6 +49,7 @@ class LogStatus:
         cut_at: When its newest published piece was cut.
         age_s: How old its heartbeat is; None if it has none.
         beat: The content of that.
+        is_retired: True if it is gone for good.
     """
 
     log: str
@@ -57,6 +58,7 @@ class LogStatus:
     cut_at: datetime | None
     age_s: float | None
     beat: Mapping[str, Any]
+    is_retired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ def look(store: DeltaStore) -> StoreStatus:
     beats = {beat.log: beat for beat in store.heartbeats()}
     # The clock of the store may be ahead of this one, by years.
     now = max([datetime.now(UTC), *(beat.written_at for beat in beats.values())])
-    done = _completed(store)
-    logs = [_log_status(log, done.get(log), beats.get(log), now) for log in sorted({*done, *beats})]
+    done, retired = _completed(store), store.retired()
+    logs = [_log_status(log, done.get(log), beats.get(log), now, retired) for log in sorted({*done, *beats})]
     return StoreStatus(tables, logs, store.contents())
 
 
@@ -96,11 +98,13 @@ def _completed(store: DeltaStore) -> dict[str, tuple[str, int, datetime]]:
     return {log: (host, number, begin + timedelta(microseconds=cut_us)) for log, host, number, cut_us in found}
 
 
-def _log_status(log: str, done: tuple[str, int, datetime] | None, beat: Heartbeat | None, now: datetime) -> LogStatus:
+def _log_status(
+    log: str, done: tuple[str, int, datetime] | None, beat: Heartbeat | None, now: datetime, retired: set[str]
+) -> LogStatus:
     host, number, cut_at = done or ("", -1, None)
     content = beat.content if beat is not None else {}
     age_s = (now - beat.written_at).total_seconds() if beat is not None else None
-    return LogStatus(log, str(content.get("host") or host), number, cut_at, age_s, content)
+    return LogStatus(log, str(content.get("host") or host), number, cut_at, age_s, content, log in retired)
 
 
 def shown(status: StoreStatus) -> Iterator[RenderableType]:
@@ -118,10 +122,11 @@ def shown(status: StoreStatus) -> Iterator[RenderableType]:
     yield ""
     yield from _shown_logs(status.logs)
     a_day = storage_dollars_a_day(total[3])
-    publishing = sum(request_dollars(counts) for log in status.logs if (counts := requests_a_day(log.beat)))
+    living = [log for log in status.logs if not log.is_retired]
+    publishing = sum(request_dollars(counts) for log in living if (counts := requests_a_day(log.beat)))
     yield ""
     yield f"a day of storage ${a_day:.2f}, of requests of publishers ${publishing:.2f}, if it were {PRICES}"
-    for log in status.logs:
+    for log in living:
         if log.beat.get("keeps_files"):
             yield (
                 f"contents of saved files stay at {log.host} (CHIPLOG_STORE_FILES=0): they die with its disk, and "
@@ -145,14 +150,12 @@ def _shown_logs(logs: list[LogStatus]) -> Iterator[RenderableType]:
         cost="right",
     )
     for log in logs:
-        counts = requests_a_day(log.beat)
-        is_silent = log.age_s is None or log.age_s > SILENT_S
-        heard = Text(_NONE if log.age_s is None else f"{_duration(log.age_s)} ago", "red" if is_silent else "")
+        counts = None if log.is_retired else requests_a_day(log.beat)
         table.add_row(
             log.log[:digits],
             log.host,
-            f"{log.number:,}",
-            heard,
+            f"{log.number:,}" if log.number >= 0 else _NONE,  # none is published
+            _heard(log),
             _lag(log),
             _waits(log.beat),
             _NONE if counts is None else f"{sum(counts.values()):,.0f}",
@@ -162,10 +165,17 @@ def _shown_logs(logs: list[LogStatus]) -> Iterator[RenderableType]:
     yield "lag: of what waits at a collector; waits: pieces in its outbox; requests and cost: of a day"
 
 
+def _heard(log: LogStatus) -> Text:
+    if log.is_retired:
+        return Text("retired")
+    is_silent = log.age_s is None or log.age_s > SILENT_S
+    return Text(_NONE if log.age_s is None else f"{_duration(log.age_s)} ago", "red" if is_silent else "")
+
+
 def _lag(log: LogStatus) -> str:
-    """Return how old the oldest row is that has left no collector, as far as is known."""
+    """Return how old the oldest row is that has left no collector, as far as is known. A retired log has no lag."""
     lag_s = log.beat.get("lag_s")
-    if not isinstance(lag_s, int | float) or log.age_s is None:
+    if not isinstance(lag_s, int | float) or log.age_s is None or log.is_retired:
         return _NONE
     return _duration(lag_s + (log.age_s if lag_s or log.age_s > SILENT_S else 0.0))
 

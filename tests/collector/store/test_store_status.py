@@ -50,6 +50,7 @@ def test_it_is_readable_at_the_width_of_a_terminal(width: int) -> None:
         LogStatus(LOG, BEAT["host"], 1_234_567, NOW, 5.0, BEAT),
         LogStatus("ef" * 16, "node-b", 99, NOW, 7_200.0, BEAT | {"waiting": 0, "lag_s": 0.0, "keeps_files": False}),
         LogStatus("00" * 16, "node-c", 5, NOW, None, {}),
+        LogStatus("11" * 16, "node-d", -1, None, 9_000_000.0, BEAT, is_retired=True),
     ]
     tables = [TableStatus("metrics", 64_000_000_000, 12_345, 199, 307_200_000_000)]
     lines = printed(StoreStatus(tables, logs, (10, 5_000)), width)
@@ -58,7 +59,10 @@ def test_it_is_readable_at_the_width_of_a_terminal(width: int) -> None:
     assert ["metrics", "64,000,000,000", "12,345", "199", "307,200,000,000"] in words
     assert any({LOG[:8], "1,234,567", "2", "12,", "34", "1,728,000", "$2.68"} <= set(line) for line in words), lines
     assert any({"efefefef", "2", "h", "ago", "0"} <= set(line) for line in words)
+    assert ["11111111", "node-d", "–", "retired", "–", "12,", "34", "MB", "–", "–"] in words
     text = " ".join(line.strip() for line in lines)
+    assert "requests of publishers $5.36" in text  # a retired log makes none
+    assert text.count("stay at") == 1
     assert "stay at gpu-node-017.cluster.example (CHIPLOG_STORE_FILES=0): they die with its disk" in text
 
 
@@ -76,6 +80,9 @@ def test_collectors_are_those_with_a_piece_or_a_heartbeat(tmp_path: Path) -> Non
     assert (first.log, first.host, first.number, first.age_s) == (LOG, "node-a", 7, None)
     assert first.cut_at == datetime(2026, 11, 28, 10, tzinfo=UTC)
     assert (second.host, second.number, second.beat) == ("node-b", -1, {"host": "node-b"})
+    assert not second.is_retired
+    store.retire("ef" * 16)
+    assert [log.is_retired for log in look(store).logs] == [False, True]
     assert found.contents == (1, 5)
 
 
