@@ -1,5 +1,6 @@
 """Addresses of daemons and stores as users write them, validated before use. An error is one line with the remedy."""
 
+import os
 import re
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def check_store(address: str) -> str:
         known = ", ".join(f"{name}://…" for name in _STORE_SCHEMES)
         raise AddressError(f"{address} is no address of a store; give file:///DIRECTORY or another of {known}")
     return address.rstrip("/")
+
+
+def check_store_exists(address: str) -> None:
+    """Raise AddressError if the address of a store names no directory. A bucket is not asked."""
+    from urllib.parse import unquote, urlsplit  # ranks import this module, and never need it
+
+    if address.startswith("file:") and not os.path.isdir(path := unquote(urlsplit(address).path)):
+        raise AddressError(f"{path} is no directory, so no collector publishes to {address}; see chiplog store init")
 
 
 def check_bind(address: str, *, keyed: bool = False, role: str = "collector") -> str:

@@ -33,7 +33,8 @@ def register_store(spark: Any, url: str) -> None:
     found = _read(url)
     tables: dict[str, dict[str, Any]] = found["tables"]
     if not tables:
-        raise QueryError("unreachable", f"{url} has no table of chiplog; is a collector started with this --store?")
+        hint = "a collector with this --store makes them about 10 s after the first data"
+        raise QueryError("unreachable", f"{url} has no table of chiplog; {hint}")
     has_delta = _has_delta(spark, _folder_of(next(iter(tables.values()))))
     for name, table in tables.items():
         folder = _folder_of(table)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chiplog_client import daemons
 from chiplog_client.results.result import QueryError
-from chiplog_schemas.addresses import check_store
+from chiplog_schemas.addresses import check_store, check_store_exists
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 
 _NEEDED = ("chiplog_collector", "deltalake", "obstore")
@@ -21,6 +21,7 @@ def check_readable(url: str) -> str:
     address = check_store(url)
     if lacking := [name for name in _NEEDED if find_spec(name) is None]:
         raise ValueError(f"to read {url} this host needs {' and '.join(lacking)}; pip install 'chiplog[lake]'")
+    check_store_exists(address)
     return address
 
 

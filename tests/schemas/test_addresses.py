@@ -10,6 +10,7 @@ from chiplog_schemas.addresses import (
     check_bind,
     check_connect,
     check_store,
+    check_store_exists,
     ipc_path,
     is_ipc,
     is_loopback,
@@ -133,3 +134,11 @@ def test_the_address_of_a_store_has_a_known_scheme_and_no_final_slash() -> None:
     for wrong in ("/lake", "http://lake", "file://lake", "s3://"):
         with pytest.raises(AddressError, match=f"{wrong} is no address of a store; give file:///DIRECTORY"):
             check_store(wrong)
+
+
+def test_a_directory_that_is_read_as_a_store_exists(tmp_path: Path) -> None:
+    check_store_exists("s3://lake/chiplog")
+    (tmp_path / "a lake").mkdir()
+    check_store_exists(f"file://{tmp_path}/a%20lake")
+    with pytest.raises(AddressError, match=f"{tmp_path}/lake is no directory, so no collector publishes to file:"):
+        check_store_exists(f"file://{tmp_path}/lake")

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chiplog_collector.store.published_tables import ENGINES, ORDERS, PUBLISHED
-from chiplog_schemas.addresses import AddressError, check_store
+from chiplog_schemas.addresses import AddressError, check_store, check_store_exists
 
 if TYPE_CHECKING:
     from chiplog_collector.store.delta_store import DeltaStore
 
+_MAKE_STORES = ("check", "init")  # the commands that make the directory
 _NO_LOG = "00" * 16  # these commands publish nothing
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def check_url(url: str) -> str:
-    """Return the address of a store without a final slash. Raises click.UsageError, also if the extra is missing."""
+def check_url(url: str, *, is_read: bool = False) -> str:
+    """Return the address of a store without a final slash. Raises click.UsageError, also if the extra is missing.
+
+    is_read: whether nothing is made there, so a directory must exist.
+    """
     try:
         address = check_store(url)
     except AddressError as error:
@@ -30,16 +34,23 @@ def check_url(url: str) -> str:
     lacking = [name for name in ("deltalake", "obstore") if importlib.util.find_spec(name) is None]
     if lacking:
         raise click.UsageError(f"a store needs {' and '.join(lacking)}; install them with pip install 'chiplog[lake]'")
+    if is_read:
+        try:
+            check_store_exists(address)
+        except AddressError as error:
+            raise click.UsageError(str(error)) from None
     return address
 
 
 def _of_store(command: Command) -> Command:
     """Give a command the store that its argument names, and make a store that is away one line."""
 
-    @click.argument("url", envvar="CHIPLOG_STORE", metavar="[URL]")
+    @click.argument("url", envvar="CHIPLOG_STORE", metavar="[URL]", default="")
     @functools.wraps(command)
     def run(url: str, **options: Any) -> None:
-        address = check_url(url)
+        if not url:
+            raise click.UsageError("which store? give its URL, such as s3://BUCKET/FOLDER, or set CHIPLOG_STORE")
+        address = check_url(url, is_read=command.__name__ not in _MAKE_STORES)
         os.environ.setdefault("RUST_LOG", "error")  # else credentials that are not there are pages of warnings
         import duckdb  # `--help` needs neither it nor deltalake
 
@@ -137,6 +148,7 @@ def compact(store: "DeltaStore") -> None:
             while done := compact_table(store, table, order, scratch, pieces_min=0):
                 merged = f"{done.n_pieces:,} pieces merged, files: {done.n_files:,}"
                 click.echo(f"{table} of {done.day}: {merged}, {done.n_rows:,} rows")
+    click.echo("no deleted row is left in the files, and no piece is left to merge")
 
 
 @store.command()
@@ -212,6 +224,7 @@ def vacuum(store: "DeltaStore") -> None:
     with tempfile.TemporaryDirectory() as directory:
         if n_contents := remove_contents(store, Path(directory) / "scratch"):
             click.echo(f"contents: {n_contents:,} removed")
+    click.echo("no file is left that no snapshot of the last 7 days names")
 
 
 if __name__ == "__main__":  # python -m chiplog_collector.store.commands spark-tables URL

@@ -64,8 +64,8 @@ def test_compact_merges_all_pieces_and_verify_finds_no_fault(url: str) -> None:
     assert "metrics: 30 rows, files: 3\n" in before.output
     assert f"metrics of {DAY}: 3 pieces merged, files: 1, 30 rows\n" in run("compact", url).output
     assert "metrics: 30 rows, files: 1\n" in run("verify", url).output
-    assert run("compact", url).output == ""
-    assert run("vacuum", url).output == ""
+    assert run("compact", url).output == "no deleted row is left in the files, and no piece is left to merge\n"
+    assert run("vacuum", url).output == "no file is left that no snapshot of the last 7 days names\n"
 
 
 def test_verify_ends_with_status_1_if_there_is_a_fault(url: str, tmp_path: Path) -> None:
@@ -131,9 +131,17 @@ def test_without_the_extra_the_line_says_what_to_install(monkeypatch: pytest.Mon
 
 
 def test_the_store_of_the_environment_is_used_and_none_is_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "Missing argument" in run("status").output
+    assert "which store? give its URL, such as s3://BUCKET/FOLDER, or set CHIPLOG_STORE" in run("status").output
     monkeypatch.setenv("CHIPLOG_STORE", url)
     assert run("verify").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["status", "verify", "compact", "vacuum", "views --for spark", "retire ab"])
+def test_a_directory_that_does_not_exist_is_one_line_and_is_not_made(name: str, tmp_path: Path) -> None:
+    refused = run(*name.split(), f"file://{tmp_path}/typo")
+    assert refused.exit_code == 2
+    assert f"{tmp_path}/typo is no directory, so no collector publishes to file:" in refused.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_reader_that_leaves_is_no_fault_of_the_store(url: str) -> None:

@@ -12,7 +12,8 @@ import chiplog
     [
         ("/data/lake", "/data/lake is no address of a store; give file:///DIRECTORY or another of"),
         ("http://lake", "http://lake is no address of a store"),
-        ("file://{path}/none", "none has no table of chiplog; is a collector started with this --store?"),
+        ("file://{path}", "has no table of chiplog; a collector with this --store makes them about 10 s after"),
+        ("file://{path}/none", "/none is no directory, so no collector publishes to file:"),
     ],
 )
 def test_a_store_that_cannot_be_registered_is_one_line(tmp_path: Path, address: str, message: str) -> None:

@@ -58,6 +58,12 @@ def test_an_address_that_is_no_store_is_one_line(url: str) -> None:
         connect(url)
 
 
+def test_a_directory_that_does_not_exist_is_one_line_and_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="/typo is no directory, so no collector publishes to file:"):
+        connect(f"file://{tmp_path}/typo")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_host_without_the_extra_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_reader, "find_spec", lambda name: None if name == "deltalake" else object())
     with pytest.raises(ValueError, match=r"needs deltalake; pip install 'chiplog\[lake\]'"):
