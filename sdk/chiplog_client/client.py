@@ -42,6 +42,10 @@ __all__ = ["Client", "NoDataError", "QueryError", "Result", "ResultStream", "con
 CONNECT_WAIT_S = 5.0  # a starting collector answers within this
 POLL_AGAIN_S = 0.25  # between two checks of which process holds the database
 SMALL_RESULT_BYTES = 16 * MIB  # of a result that `stream` receives in one message
+_LIVING_PLACES = """
+SELECT DISTINCT collector FROM run_places
+WHERE list_contains($runs::VARCHAR[], run_id) AND NOT is_silent AND collector IS NOT NULL ORDER BY collector
+"""
 
 _log = logging.getLogger("chiplog")
 
@@ -325,9 +329,19 @@ class Client:
         """Keep a JSON text under a name, for the view `saved_views`; None removes it. Raises QueryError."""
         return self._change("save_view", {"name": name, "view": view})
 
+    def _living_places(self, arguments: dict[str, Any]) -> str:
+        """Return the collectors that have the runs of a change, for a message."""
+        runs = arguments.get("runs") or [run for run in [arguments.get("run")] if run]
+        try:
+            rows = self.sql(_LIVING_PLACES, {"runs": runs}).rows() if runs else []
+        except QueryError:
+            rows = []  # the refusal is the answer
+        names = " or ".join(row["collector"] for row in rows)
+        return f"a collector that has it: {names}" if names else "a collector of this store for a change"
+
     def _change(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._store is not None:
-            raise QueryError("refused", f"{self._store} can only be read here; ask a collector for a change")
+            raise QueryError("refused", f"{self._store} can only be read here; ask {self._living_places(arguments)}")
         id = os.urandom(query_messages.ID_BYTES)
         with self._lock:
             for last in (False, True):

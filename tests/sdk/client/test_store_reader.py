@@ -31,8 +31,14 @@ def test_a_store_answers_as_its_collector_and_nothing_is_written_to_it(tmp_path:
         assert [tuple(row.values()) for row in found] == index.sql(
             "SELECT label, count(*) AS n FROM metrics GROUP BY ALL ORDER BY ALL"
         )
-        with pytest.raises(QueryError, match="can only be read here"):
-            client.edit_run("r", name="x")
+        [place] = client.sql("SELECT run_id, collector, is_silent FROM run_places LIMIT 1").rows()
+        run = place["run_id"]
+        asked = f"a collector that has it: {place['collector']}$"
+        for change in (lambda: client.edit_run(run, name="x"), lambda: client.delete_runs([run])):
+            with pytest.raises(QueryError, match=f"can only be read here; ask {asked}"):
+                change()
+        with pytest.raises(QueryError, match="can only be read here; ask a collector of this store for a change"):
+            client.save_view("mine", None)
         with pytest.raises(QueryError, match="disabled"):
             client.sql("FROM read_text('/etc/passwd')")
         digest = hashlib.sha256(b"content").digest()
