@@ -50,6 +50,8 @@ _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that 
 _ERROR_CHARS = 300
 _CLOCKS_APART_S = 60.0  # of a host and its store, without a fault
 _INSTANCE_METADATA = "169.254.169.254"  # where cloud machines get credentials
+_ANSWER = re.compile(r"(?:<\?xml[^>]*>\s*)?<Error\b.*?(?:</Error>|$)")  # of S3: code, message, and IDs of the request
+_STATUS = re.compile(r" in [\d.]+\w?s - Server returned non-2xx status code(?: ↳|:)")  # before "403 Forbidden"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs prints arrows between the causes of an error
 T = TypeVar("T")
 # Types of DuckDB as Delta has them.
@@ -654,7 +656,14 @@ def _try(call: Callable[[], T]) -> T:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(_COLOURS.sub("", str(error)).split()).partition(" Debug source")[0][:_ERROR_CHARS]
+    text = " ".join(_COLOURS.sub("", str(error)).split()).partition(" Debug source")[0]
+    text = _ANSWER.sub(_code_and_message, _STATUS.sub(":", text))[:_ERROR_CHARS]
     if _INSTANCE_METADATA in text or "IMDS" in text:  # the last of the provider's usual places
         return f"no credentials are found: set AWS_ACCESS_KEY_ID, or what the provider names ({text})"
     return text
+
+
+def _code_and_message(answer: "re.Match[str]") -> str:
+    """Return code and message of an answer of S3, which is a page of XML."""
+    found = [re.search(f"<{name}>(.*?)</{name}>", answer[0]) for name in ("Code", "Message")]
+    return ", ".join(part[1] for part in found if part) or answer[0]

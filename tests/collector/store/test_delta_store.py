@@ -13,6 +13,7 @@ import obstore
 import pytest
 from deltalake import DeltaTable
 
+from chiplog_collector.store import delta_store
 from chiplog_collector.store.delta_store import (
     CHECKPOINT_COMMITS,
     KEPT_HOURS,
@@ -104,6 +105,29 @@ def test_a_content_is_stored_once_under_its_digest(tmp_path: Path) -> None:
     for _ in range(2):
         store.put_content("0a" * 32, file)
     assert (tmp_path / "a lake" / "contents" / ("0a" * 32)).read_bytes() == b"model"
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (
+            '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>AccessDenied</Code><Message>Access Denied.</Message>'
+            "<Resource>/bucket/x</Resource><RequestId>17</RequestId></Error>",
+            "AccessDenied, Access Denied.",
+        ),
+        ("<Error><Code>SlowDown</Code></Error>", "SlowDown"),
+        ("<Error><Code>SlowDown</Code> and no end", "SlowDown"),
+        ("<Error>no code</Error>", "<Error>no code</Error>"),
+    ],
+)
+def test_an_answer_of_s3_is_shown_as_its_code_and_message(answer: str, shown: str) -> None:
+    def fail() -> None:
+        before = "PUT http://bucket/x in 1.5ms - Server returned non-2xx status code"
+        raise OSError(f"{before}: 403 Forbidden: {answer}\n\nDebug source: …")
+
+    with pytest.raises(StoreError) as error:
+        delta_store._try(fail)
+    assert str(error.value) == f"PUT http://bucket/x: 403 Forbidden: {shown}"
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, add: Callable[..., bool]) -> None:
