@@ -22,7 +22,6 @@ class Reader:
         connection: duckdb.DuckDBPyConnection | None = None,
         log: str = "00" * 16,
         *,
-        is_alone: bool = False,
         former: tuple[bytes, int] | None = None,
     ) -> None:
         self._own = connection is None
@@ -37,7 +36,7 @@ class Reader:
             disable_faulty_optimizers(connection)
         self.connection = connection
         self.store = StoreReader(
-            connection, url, log, directory / "reader", 10, directory / "files", is_alone=is_alone, former=former
+            connection, url, log, directory / "reader", 10, directory / "files", is_alone=self._own, former=former
         )
         self.cursor = connection.cursor()
         self.store.cold.prepare(self.cursor)

@@ -22,8 +22,7 @@ from chiplog_schemas.sql import LARGE
 GB = 1_000_000_000
 _POLL_S = 0.05  # for the first look at the store
 _ENDS = ("run_from", "run_to", "key_from", "key_to", "producer_from", "producer_to")
-_TYPE = f"STRUCT(files VARCHAR[], has_left BOOLEAN, {', '.join(f'{name} VARCHAR' for name in _ENDS)})"
-_NAMES = """SELECT DISTINCT log, published_run_id, published_label, uuid FROM merged.published
+_NAMES = """SELECT log, published_run_id, published_label, uuid FROM merged.published
 WHERE list_contains($run_ids, run_id) AND ($labels IS NULL OR list_contains($labels, label))"""
 
 
@@ -49,11 +48,12 @@ class Snapshot:
 class Choice:
     """The files of a table that a query reads, and between which names its rows are; None: any.
 
-    has_left: True if no row of these files is in the index.
+    has_left: True if no row of these files is in the index. dropped: the record of the own log up to which none is.
     """
 
     files: Sequence[StoredFile]
     has_left: bool = False
+    dropped: int = -1
     run_from: str | None = None
     run_to: str | None = None
     key_from: str | None = None
@@ -84,7 +84,7 @@ def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Sna
     keys = [need.keys for need, _ in needs]
     producers = [None if names is None else {producer for *_, producer in names} for _, names in needs]
     has_left = all(_has_left(file, snapshot.log, dropped) for file in files)
-    return Choice(files, has_left, *_ends(runs), *_ends(keys), *_ends(producers))
+    return Choice(files, has_left, dropped, *_ends(runs), *_ends(keys), *_ends(producers))
 
 
 def _ends(sets: Sequence[Any]) -> tuple[str | None, str | None]:
@@ -179,7 +179,7 @@ class ColdFiles:
             yield
             return
         snapshot = self.snapshot
-        [(dropped,)] = cursor.execute("SELECT coalesce(max(flush), -1) FROM merged.dropped").fetchall()
+        dropped = max((flush for (flush,) in cursor.execute("SELECT flush FROM merged.dropped").fetchall()), default=-1)
         if dropped > snapshot.until:  # safeguard: dropped-rows-are-read
             why = self.trouble or "its files are not known yet"
             raise QueryRejected(f"rows that the query reads are in the store alone, and {why}; ask again later")
@@ -226,8 +226,8 @@ class ColdFiles:
 
     def _set(self, cursor: duckdb.DuckDBPyConnection, table: str, paths: Sequence[str], choice: Choice) -> None:
         value: dict[str, Any] = {"files": list(paths) or [str(self._empty[table])]}
-        value |= {"has_left": choice.has_left} | {name: getattr(choice, name) for name in _ENDS}
-        cursor.execute(f"SET VARIABLE {variable_of(table)} = CAST($value AS {_TYPE})", {"value": value})
+        value |= {name: getattr(choice, name) for name in ("has_left", "dropped", *_ENDS)}
+        cursor.execute(f"SET VARIABLE {variable_of(table)} = $value", {"value": value})
 
     def _is_elsewhere(self, cursor: duckdb.DuckDBPyConnection, need: Need) -> bool:
         """Return True if rows of a need may be in other logs than the own one."""

@@ -24,7 +24,7 @@ CATALOG = "store"
 DIMENSIONS = ("producers", "runs", "losses")  # a later row replaces an earlier one of the same log
 OTHERS_FROM = 1 << 30  # integers of producers, runs and names of other logs; an index gives none that are as large
 PLACED = {table.name for table in PUBLISHED if table.is_placed}
-_FORMAT = 3  # of these tables; those of another number are made again
+_FORMAT = 4  # of these tables; those of another number are made again
 _SERIES_ROWS_MAX = 200_000  # above this and twice their last number, the rows of a series become one
 _UNREAD = {"changes"}  # tables of which a reader needs nothing
 _OWN_TOO = {
@@ -134,6 +134,11 @@ class HeldRows:
         tables = [table.partition(" ")[0] for table in SPREAD_TABLES]
         query = " OR ".join(f"exists(FROM {CATALOG}.held.{table})" for table in tables)
         return self._execute(f"SELECT {query}").fetchall() == [(True,)]
+
+    def has_deleted(self) -> bool:
+        """Return True if files may have rows that were deleted."""
+        query = f"SELECT exists(FROM {CATALOG}.held.deleted_rows) OR exists(FROM {CATALOG}.held.deleted_samples)"
+        return self._execute(query).fetchall() == [(True,)]
 
     def doubled(self) -> list[tuple[int, str, int, int]]:
         """Return the closed ranges of seq that a smaller log has, too: producer, log, first and last seq."""
@@ -311,11 +316,13 @@ def _derived(main: str, log: str) -> Iterable[tuple[str, str]]:
     yield (
         "newest_producers",
         f"""SELECT h.* EXCLUDE (log) REPLACE (
-            coalesce(l.attempt, h.attempt) AS attempt, coalesce(l.is_primary, h.is_primary) AS is_primary,
+            n.run AS run, coalesce(l.attempt, h.attempt) AS attempt,
+            coalesce(l.is_primary, h.is_primary) AS is_primary,
             CASE WHEN h.role = 'rank' AND s.log IS NOT NULL THEN coalesce(h.state, 'unknown') ELSE h.state END AS state,
             h.is_presumed OR (h.role = 'rank' AND s.log IS NOT NULL AND h.state IS NULL) AS is_presumed
         )
         FROM ({newest}) h LEFT JOIN {held}.placed l ON l.producer = h.producer
+        LEFT JOIN {held}.run_ids n ON n.run_id = h.run_id_of
         LEFT JOIN {held}.silent s ON s.log = h.log
         WHERE coalesce(l.log = h.log, h.producer > {OTHERS_FROM})
         QUALIFY row_number() OVER (
@@ -362,7 +369,7 @@ def _derived(main: str, log: str) -> Iterable[tuple[str, str]]:
     # As rollups.sql computes it.
     yield (
         "identified",
-        f"""SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank,
+        f"""SELECT p.producer, w.run, w.run_id_of AS run_id, w.label, w.attempt, w.rank,
                p.node, p.is_primary, coalesce(p.is_coauthor, false) AS is_coauthor,
                w.producer AS owner, p.role, w.run_id_of
         FROM {held}.newest_producers p
@@ -373,10 +380,20 @@ def _derived(main: str, log: str) -> Iterable[tuple[str, str]]:
     # The names under which the facts of a producer may have been published: a piece has those of its moment.
     yield (
         "published_names",
-        f"""SELECT DISTINCT p.producer, p.log, w.run_id_of AS run_id, w.label
+        f"""SELECT DISTINCT p.producer, lower(hex(p.uuid)) AS uuid, p.log, w.run_id_of AS run_id, w.label
         FROM {held}.producers p
         LEFT JOIN {held}.producers w ON w.producer = p.owner OR w.producer = p.producer""",
     )
+    yield "published", f"SELECT * FROM {published_sql(f'{held}.identified')}"
+
+
+def published_sql(identified: str) -> str:
+    """Return a FROM: the names of producers, each with all under which their facts may have been published.
+
+    To read it takes a quarter of the time that the query of `merged.identified` takes to plan.
+    """
+    return f"""(SELECT i.run_id, i.label, n.log, n.run_id AS published_run_id, n.label AS published_label, n.uuid
+        FROM {identified} i JOIN {CATALOG}.held.published_names n ON n.producer = i.producer)"""
 
 
 def _expression(table: str, name: str, kind: str, found: set[str]) -> str | None:

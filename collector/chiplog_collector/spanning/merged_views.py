@@ -10,18 +10,19 @@ from dataclasses import dataclass
 
 import duckdb
 
-from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, small_tables
+from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, published_sql, small_tables
 from chiplog_collector.spanning.spread_runs import DESCRIBING
 from chiplog_collector.store.published_tables import COMPLETE, PIECE_ROWS_MAX
 from chiplog_schemas.sql import LARGE, SERIES, WITH_RECENT, views_sql
 
-# By large table: the table of `base` after whose rows those of files stand, so that curves read them as they are.
-_BESIDE = {name: f"{name}_recent" if name in WITH_RECENT else name for name in LARGE}
+# Large tables by the table of `base` after whose rows those of files stand, so that curves read them as they are.
+_LARGE_OF = {f"{name}_recent" if name in WITH_RECENT else name: name for name in LARGE}
 _SPREAD = (*DESCRIBING, "primary_label", "primary_launch", "primary_restart")
 # DuckDB 2.0 takes the extremes of a row group, which leave NaN out, for those of all values: no NaN would be found, nor
 # be larger than a number. It has no extremes of what TRY returns.
 _NUMBER = "try(f.value)"  # safeguard: nan-in-files-is-found
 _BY_RECEIPT = ("artifacts", "artifact_aliases")  # tables whose last row counts
+_NAMED_RUN = {"producers": "newest_producers", "identified": "identified"}  # tables of `held`, with `run_id_of`
 _NAMED = ("key", "device")  # columns with an integer for a name
 # In place of the row ID: rows in files come before those of the index, piece by piece.
 _PLACE = f"{{}} * {PIECE_ROWS_MAX} + place - 4611686018427387904"
@@ -32,14 +33,18 @@ class Shape:
     """What the views join. Each join costs each query some time, so what does not occur is left out.
 
     Attributes:
+        has_own: False if the index never has a row: that of a reader without a collector.
         has_others: True if another log has published something.
         has_spread: True if some runs or producers are in several logs.
         has_doubled: True if some events are in two logs.
+        has_deleted: True if rows that files still have may be deleted.
     """
 
+    has_own: bool = True
     has_others: bool = True
     has_spread: bool = True
     has_doubled: bool = False
+    has_deleted: bool = True
 
 
 def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, shape: Shape = Shape()) -> None:
@@ -67,31 +72,32 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str, sh
         JOIN duckdb_tables() USING (database_name, schema_name, table_name)
         WHERE database_name = ? AND schema_name = 'base' GROUP BY ALL ORDER BY ALL"""
     tables = dict(connection.execute(query, [main.strip('"')]).fetchall())
-    names = f"SELECT id, name FROM {main}.base.names"
-    others = (
-        f"""UNION ALL SELECT id, name FROM {CATALOG}.held.names h ANTI JOIN {main}.base.names b ON b.name = h.name"""
+    names = _after(
+        f"SELECT id, name FROM {main}.base.names",
+        f"SELECT id, name FROM {CATALOG}.held.names h",
+        f"ANTI JOIN {main}.base.names b ON b.name = h.name",
+        shape,
     )
-    yield f"CREATE OR REPLACE VIEW merged.names AS {names} {others if shape.has_others else ''}"
-    own_and_others = f"""FROM {main}.base.runs
-        UNION ALL FROM {CATALOG}.held.newest_runs h ANTI JOIN {main}.base.runs b ON b.run_id = h.run_id"""
-    replaced = ", ".join(f"CASE WHEN s.run_id IS NULL THEN r.{name} ELSE s.{name} END AS {name}" for name in _SPREAD)
-    spread = f"""SELECT r.* REPLACE ({replaced})
-        FROM ({own_and_others}) r LEFT JOIN {CATALOG}.held.spread_runs s ON s.run_id = r.run_id"""
-    runs = spread if shape.has_spread else own_and_others if shape.has_others else f"FROM {main}.base.runs"
+    yield f"CREATE OR REPLACE VIEW merged.names AS {names}"
+    runs = _after(
+        f"FROM {main}.base.runs",
+        f"FROM {CATALOG}.held.newest_runs h",
+        f"ANTI JOIN {main}.base.runs b ON b.run_id = h.run_id",
+        shape,
+    )
+    if shape.has_spread:
+        replaced = ", ".join(
+            f"CASE WHEN s.run_id IS NULL THEN r.{name} ELSE s.{name} END AS {name}" for name in _SPREAD
+        )
+        runs = f"""SELECT r.* REPLACE ({replaced})
+            FROM ({runs}) r LEFT JOIN {CATALOG}.held.spread_runs s ON s.run_id = r.run_id"""
     yield f"CREATE OR REPLACE VIEW merged.runs AS {runs}"
-    yield f"""CREATE OR REPLACE VIEW merged.run_numbers AS SELECT n.run_id, coalesce(b.run, n.run) AS run
-        FROM {CATALOG}.held.run_ids n LEFT JOIN {main}.base.runs b ON b.run_id = n.run_id"""
     yield f"""CREATE OR REPLACE VIEW merged.uuids AS
         SELECT producer, lower(hex(uuid)) AS uuid FROM {main}.base.producers
         UNION ALL SELECT h.producer, h.uuid FROM {CATALOG}.held.producer_ids h
         ANTI JOIN {main}.base.producers b ON b.uuid = unhex(h.uuid) WHERE h.producer > {OTHERS_FROM}"""
-    # All that may be published of a producer: to plan this takes a quarter of what the joins of `identified` take.
-    yield f"""CREATE OR REPLACE VIEW merged.published AS
-        SELECT i.run_id, i.label, n.log, n.run_id AS published_run_id, n.label AS published_label, u.uuid
-        FROM (SELECT producer, run_id, label FROM {main}.base.identified
-              UNION ALL SELECT producer, run_id, label FROM {CATALOG}.held.identified) i
-        JOIN {CATALOG}.held.published_names n ON n.producer = i.producer
-        JOIN {CATALOG}.held.producer_ids u ON u.producer = i.producer"""
+    published = _after(f"FROM {published_sql(f'{main}.base.identified')}", f"FROM {CATALOG}.held.published", "", shape)
+    yield f"CREATE OR REPLACE VIEW merged.published AS {published}"
     for table, columns in tables.items():
         if table in ("names", "runs"):
             continue
@@ -115,12 +121,29 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str, sh
                 ON v.project = b.project AND v.name = b.name AND v.digest = b.digest"""
         if shape.has_spread and table == "intervals":
             own = f"{own} b ANTI JOIN {CATALOG}.held.kept_intervals k ON k.producer = b.producer"
-        is_event = shape.has_doubled and {"producer", "seq"} <= set(columns)
-        if is_event:
+        if _is_event(columns, shape):
             own = f"SELECT b.* FROM ({own}) b {_without_doubled('b', quoted(log))}"
-        has_beside = shape.has_others or table in _BESIDE.values()
-        beside = _others(table, columns, main, log, has_doubled=is_event) if has_beside else ""
-        yield f"CREATE OR REPLACE VIEW merged.{table} AS {own}{f' UNION ALL {beside}' if beside else ''}"
+        has_beside = shape.has_others or not shape.has_own or table in _LARGE_OF
+        beside = _others(table, columns, main, log, shape) if has_beside else ""
+        if not shape.has_own and "producer" in columns:
+            yield f"CREATE OR REPLACE VIEW merged.{table} AS {beside or f'SELECT * FROM ({own}) WHERE false'}"
+        else:
+            yield f"CREATE OR REPLACE VIEW merged.{table} AS {own}{f' UNION ALL {beside}' if beside else ''}"
+
+
+def _is_event(columns: list[str], shape: Shape) -> bool:
+    """Return True for a table of which two logs may have some rows."""
+    return shape.has_doubled and {"producer", "seq"} <= set(columns)
+
+
+def _after(own: str, others: str, unless_own: str, shape: Shape) -> str:
+    """Return the query of rows of the index, and after them those of others, as far as there are any.
+
+    unless_own: the join that leaves out those of others that the index has.
+    """
+    if not shape.has_own:
+        return others
+    return f"{own} UNION ALL {others} {unless_own}" if shape.has_others else own
 
 
 def _run_places(main: str, log: str) -> str:
@@ -169,9 +192,10 @@ def _files_of(table: str) -> str:
     return f"read_parquet(getvariable('{variable_of(table)}').files, hive_partitioning = false)"
 
 
-def _has_left(main: str, log: str) -> str:
+def _has_left(table: str, log: str) -> str:
     """Return the condition that a row of a file is not in the index: what still is there is read there alone."""
-    return f"(f.log <> {quoted(log)} OR f.number <= coalesce((SELECT max(flush) FROM {main}.base.dropped), -1))"
+    of = f"getvariable('{variable_of(table)}')"
+    return f"({of}.has_left OR f.log <> {quoted(log)} OR f.number <= {of}.dropped)"
 
 
 def _without_doubled(row: str, log: str, producer: str = "") -> str:
@@ -192,33 +216,34 @@ def doubled_facts(table: str, main: str, log: str) -> str:
         UNION ALL
         SELECT p.producer, f.key, f.step, f.seq, f.ts AT TIME ZONE 'UTC', {_NUMBER} FROM {_files_of(table)} f
         JOIN merged.uuids p ON p.uuid = f.producer JOIN {CATALOG}.held.doubled d ON {on.format("f.log", "p.producer")}
-        WHERE {_has_left(main, log)}"""
+        WHERE {_has_left(table, log)}"""
 
 
-def _others(table: str, columns: list[str], main: str, log: str, *, has_doubled: bool = False) -> str:
+def _others(table: str, columns: list[str], main: str, log: str, shape: Shape) -> str:
     """Return the query of the rows that stand after those of a table of `base`, with its columns.
 
     No column is named where `*` will do: a macro takes it for its parameter of that name.
     """
     held = f"{CATALOG}.held"
-    for large, beside in _BESIDE.items():
-        if table == beside:
-            return _in_files(large, columns, main, log, has_doubled=has_doubled)
-    if table in ("producers", "identified"):
-        source = "newest_producers" if table == "producers" else table
-        return f"""SELECT h.* EXCLUDE (run_id_of) REPLACE (n.run AS run) FROM {held}.{source} h
-            LEFT JOIN merged.run_numbers n ON n.run_id = h.run_id_of"""
+    if table in _LARGE_OF:
+        return _in_files(_LARGE_OF[table], columns, log, shape)
+    if table in _NAMED_RUN:
+        source, joined = f"{held}.{_NAMED_RUN[table]} h", ""
+        if shape.has_own:
+            source += f" LEFT JOIN {main}.base.runs b ON b.run_id = h.run_id_of"
+            joined = "REPLACE (coalesce(b.run, h.run) AS run)"
+        return f"SELECT h.* EXCLUDE (run_id_of) {joined} FROM {source}"
     if table == "losses":
         return f"FROM {held}.newest_losses"
-    if table == "intervals":
+    if table == "intervals" and shape.has_spread:
         return f"""SELECT h.* EXCLUDE (log) FROM {held}.intervals h
             ANTI JOIN {held}.kept_intervals k ON k.producer = h.producer
             UNION ALL SELECT k.* EXCLUDE (log), NULL FROM {held}.kept_intervals k"""
     if table in SERIES.values():
+        doubled = f"UNION ALL FROM {held}.doubled_{table}" if shape.has_doubled else ""
         return f"""SELECT h.* EXCLUDE (log, flush) REPLACE (n.id AS key)
-            FROM (FROM {held}.{table} UNION ALL FROM {held}.doubled_{table}) h
-            JOIN merged.names n ON n.name = h.key"""
-    once = _without_doubled("h", "h.log") if has_doubled else ""
+            FROM (FROM {held}.{table} {doubled}) h JOIN merged.names n ON n.name = h.key"""
+    once = _without_doubled("h", "h.log") if _is_event(columns, shape) else ""
     if table == "media":
         return f"""SELECT h.* EXCLUDE (log) REPLACE (n.id AS key) FROM {held}.{table} h
             JOIN merged.names n ON n.name = h.key {once}"""
@@ -238,7 +263,7 @@ def _others(table: str, columns: list[str], main: str, log: str, *, has_doubled:
     return ""
 
 
-def _in_files(table: str, columns: list[str], main: str, log: str, *, has_doubled: bool = False) -> str:
+def _in_files(table: str, columns: list[str], log: str, shape: Shape) -> str:
     """Return the query of the rows of a large table that are in files of the store."""
     of = f"getvariable('{variable_of(table)}')"
     # Their rows are of producers that were published: the integers of these are known here.
@@ -255,20 +280,21 @@ def _in_files(table: str, columns: list[str], main: str, log: str, *, has_double
     if table in PLACED:
         selected.append(f'{_PLACE.format("f.number")} AS "rowid"')
     conditions = [
-        f"({of}.has_left OR {_has_left(main, log)})",
+        _has_left(table, log),
         f"({of}.run_from IS NULL OR f.run_id BETWEEN {of}.run_from AND {of}.run_to)",
         f"({of}.producer_from IS NULL OR f.producer BETWEEN {of}.producer_from AND {of}.producer_to)",
     ]
     # What was deleted is hidden until maintenance has removed it; what came after the producer was restored is not.
-    joined += f" LEFT JOIN {CATALOG}.held.deleted_rows gone ON gone.log = f.log AND gone.producer = f.producer"
-    conditions.append("(gone.until IS NULL OR gone.until <= f.number)")  # safeguard: deleted-facts-not-read
-    if table == "system":
+    if shape.has_deleted:
+        joined += f" LEFT JOIN {CATALOG}.held.deleted_rows gone ON gone.log = f.log AND gone.producer = f.producer"
+        conditions.append("(gone.until IS NULL OR gone.until <= f.number)")  # safeguard: deleted-facts-not-read
+    if shape.has_deleted and table == "system":
         conditions.append(
             f"NOT EXISTS (SELECT 1 FROM {CATALOG}.held.deleted_samples d "
             "WHERE d.log = f.log AND d.flush > f.number AND d.samples_until > f.ts AT TIME ZONE 'UTC')"
         )
     if "key" in columns:
         conditions.append(f"({of}.key_from IS NULL OR f.key BETWEEN {of}.key_from AND {of}.key_to)")
-    if has_doubled:
+    if shape.has_doubled:
         joined += f" {_without_doubled('f', 'f.log', 'p.producer')}"
     return f"SELECT {', '.join(selected)} FROM {_files_of(table)} f {joined} WHERE {' AND '.join(conditions)}"

@@ -329,7 +329,13 @@ class StoreReader:
         make_views(self._cursor, self._main, self._log_id, self._shape)
 
     def _found_shape(self) -> Shape:
-        return Shape(self._held.has_others(), self._held.is_spread(), bool(self._held.doubled()))
+        return Shape(
+            has_own=not self._is_alone,
+            has_others=self._held.has_others(),
+            has_spread=self._held.is_spread(),
+            has_doubled=bool(self._held.doubled()),
+            has_deleted=self._held.has_deleted(),
+        )
 
     def _leave_out_doubled(self) -> None:
         """Leave out events that two logs have, in rows and in what was summed up of them."""
@@ -340,7 +346,8 @@ class StoreReader:
         query = f"SELECT DISTINCT run_id FROM merged.identified JOIN {held}.doubled USING (producer)"
         runs = frozenset(run_id for (run_id,) in execute(query).fetchall() if run_id is not None)
         try:
-            with self.cold.chosen(self._cursor, {table: [Need(run_ids=runs)] for table in ("metrics", "phases")}):
+            needed = {table: [Need(run_ids=runs)] for table in ("metrics", "phases")}
+            with transaction(self._cursor), self.cold.chosen(self._cursor, needed):
                 for table, series in SERIES.items():
                     facts = series_sql(doubled_facts(table, f'"{self._main}"', self._log_id))
                     execute(f"DELETE FROM {held}.doubled_{series}")

@@ -143,7 +143,7 @@ def test_a_missing_file_is_named_and_the_rest_answers(tmp_path: Path) -> None:
 
 
 def test_a_reader_alone_waits_for_its_first_look(tmp_path: Path) -> None:
-    reader = Reader(f"file://{tmp_path}/none", tmp_path, is_alone=True)
+    reader = Reader(f"file://{tmp_path}/none", tmp_path)
     reader.store.cold.seen.clear()
     reader.store.cold.trouble = "no such bucket"
     opened = reader.store.cold.opened(reader.cursor, {}, time.monotonic() + 0.01)

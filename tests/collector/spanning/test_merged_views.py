@@ -49,3 +49,13 @@ def test_a_collector_has_its_rows_whether_they_are_hot_or_cold(tmp_path: Path, s
     assert {view: sorted(map(repr, reader.sql(f"FROM {view}"))) for view in VIEWS} == expected
     reader.close()
     index.close()
+
+
+@pytest.mark.parametrize("view", ["runs", "labels", "summary", "rank_progress", "completeness", "metrics"])
+def test_a_reader_without_a_collector_reads_no_row_of_its_empty_index(
+    published: tuple[Index, Reader], view: str
+) -> None:
+    _, reader = published
+    [(_, plan)] = reader.sql(f"EXPLAIN FROM {view}")
+    assert "store.held" in plan
+    assert "own.base" not in plan
