@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-BACKGROUND = 10  # a tenth of the time of a thread that competes with it; of 19 the 64th part would publish nothing
+BACKGROUND = 5  # a third of the time of a thread that competes with it; of 19 the 64th part would publish nothing
 _NICE_MAX = 19
 _GROUP = Path("/proc/self/autogroup")  # of a session, where the kernel shares cores among sessions first
 
