@@ -3,6 +3,7 @@
 CHIPLOG_BENCH_MINUTES: of each of the two; 2 by default.
 """
 
+import multiprocessing
 import os
 import tempfile
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
 from pathlib import Path
 
 import numpy as np
@@ -125,42 +127,53 @@ def _run(root: Path, *, has_store: bool) -> Load:
 
 
 def _send(node: Node, load: Load) -> None:
-    """Send a block each turn, as a node's spool would."""
+    """Send a block each turn, as a node's spool would. Another process builds them, so that here answers are timed."""
+    spawning = multiprocessing.get_context("spawn")
+    blocks: Queue[tuple[int, bytes]] = spawning.Queue(1)
+    builder = spawning.Process(target=_build, args=(blocks, n_turns := round(60 * MINUTES / TURN_S)), daemon=True)
+    builder.start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.connect(node.place.collector_address)
-    session, chooser = os.urandom(8), np.random.default_rng(1)
+    session = os.urandom(8)
     socket.send_multipart(messages.hello(session, os.urandom(16), 0, {"node": "node0"}))
     assert socket.poll(20_000)
-    producers, keys = [os.urandom(16) for _ in range(PRODUCERS)], pack([f"train/metric_{i}" for i in range(KEYS)])
-    builder, seq, n_steps = BlockBuilder(), 0, round(RATE * TURN_S / PRODUCERS / KEYS)
-    for rank, producer in enumerate(producers):
-        identity = {"role": "rank", "run_id": "live", "label": f"rank{rank}", "rank": rank, "primary": not rank}
-        builder.add(producer, 0, encode(EventKind.IDENTITY, time.time_ns() // 1000, identity | {"launch": "x"}))
-    due = time.monotonic()
-    end, waiting = due + 60 * MINUTES, {}
-    while time.monotonic() < end:
-        now_us = time.time_ns() // 1000
-        for _ in range(n_steps):
-            seq += 1
-            for producer, row in zip(producers, chooser.random((PRODUCERS, KEYS)).astype(np.float32), strict=True):
-                values = row.astype(np.float64).tobytes()
-                builder.add(producer, seq, encode(EventKind.METRICS, now_us, seq, keys, values))
-        number = len(load.sent)
-        socket.send_multipart(
-            messages.data(session, number, number, encode_record(Kind.BLOCK, number, builder.build(now_us)))
-        )
-        load.sent.append((seq, time.monotonic()))
+    waiting: dict[int, float] = {}
+    block, due = blocks.get(), time.monotonic()
+    for number in range(n_turns):
+        socket.send_multipart(messages.data(session, number, number, block[1]))
+        load.sent.append((block[0], time.monotonic()))
         waiting[number] = load.sent[-1][1]
         due += TURN_S
         while (rest := due - time.monotonic()) > 0 or socket.poll(0):
             if socket.poll(max(0, int(1000 * rest))):
                 answer = messages.parse(socket.recv_multipart())
                 if answer.kind == messages.MessageKind.ACK:
-                    for number in [number for number in waiting if number < answer.next]:
-                        load.acknowledged_s.append(time.monotonic() - waiting.pop(number))
+                    for done in [each for each in waiting if each < answer.next]:
+                        load.acknowledged_s.append(time.monotonic() - waiting.pop(done))
+        if number < n_turns - 1:
+            block = blocks.get()
     socket.close(0)
     context.term()
+    builder.join()
+
+
+def _build(blocks: "Queue[tuple[int, bytes]]", n_blocks: int) -> None:
+    """Put records, each with the last step of its block."""
+    producers, keys = [os.urandom(16) for _ in range(PRODUCERS)], pack([f"train/metric_{i}" for i in range(KEYS)])
+    builder, seq, n_steps = BlockBuilder(), 0, round(RATE * TURN_S / PRODUCERS / KEYS)
+    chooser = np.random.default_rng(1)
+    for rank, producer in enumerate(producers):
+        identity = {"role": "rank", "run_id": "live", "label": f"rank{rank}", "rank": rank, "primary": not rank}
+        builder.add(producer, 0, encode(EventKind.IDENTITY, time.time_ns() // 1000, identity | {"launch": "x"}))
+    for number in range(n_blocks):
+        now_us = time.time_ns() // 1000
+        for _ in range(n_steps):
+            seq += 1
+            for producer, row in zip(producers, chooser.random((PRODUCERS, KEYS)).astype(np.float32), strict=True):
+                values = row.astype(np.float64).tobytes()
+                builder.add(producer, seq, encode(EventKind.METRICS, now_us, seq, keys, values))
+        blocks.put((seq, encode_record(Kind.BLOCK, number, builder.build(now_us))))
 
 
 @contextmanager
