@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,10 @@ from chiplog_collector.store.delta_store import Addition, DeltaStore, StoredFile
 from tests.support.s3_server import BUCKET
 from tests.support.safeguard import proves
 from tests.support.store_files import DAY, LOG, parquet
+from tests.support.waiting import WAIT_S
 
 URL = f"s3://{BUCKET}/copies"
+SOON = {"CHIPLOG_TEST_WAIT_TIMES": "0.05"}  # without the safeguard, the test waits in vain
 
 
 @pytest.fixture
@@ -47,13 +51,28 @@ def test_files_of_a_directory_are_read_in_place(tmp_path: Path) -> None:
         assert all(path.startswith(str(tmp_path / "a lake" / "metrics")) and Path(path).exists() for path in paths)
 
 
-@proves("slow-store-ends-no-process", "a query whose files do not arrive in time is refused", condition=False)
-def test_files_that_do_not_arrive_in_time_are_an_error_and_arrive_later(store: DeltaStore, tmp_path: Path) -> None:
+@proves(
+    "slow-store-ends-no-process",
+    "a query whose files do not arrive in time is refused",
+    condition=False,
+    environment=SOON,
+)
+def test_files_that_do_not_arrive_in_time_are_an_error_and_arrive_later(
+    store: DeltaStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, is_refused = DeltaStore.fetch, threading.Event()
+
+    def late(*given: Any) -> None:
+        assert is_refused.wait(WAIT_S)
+        fetch(*given)
+
+    monkeypatch.setattr(DeltaStore, "fetch", late)
     store.publish(Addition("phases", parquet(tmp_path / "file.parquet"), DAY, -1, 5, "5"))
     files = store.snapshot("phases")
     local = LocalFiles(store, tmp_path / "copies")
     with pytest.raises(StoreError, match="not arrived in time: 1 of 1"), local.opened("phases", files, -1.0):
         pass
+    is_refused.set()
     with local.opened("phases", files) as paths:
         assert Path(paths[0]).stat().st_size == files[0].size_bytes
 
