@@ -110,7 +110,7 @@ def read_deletions(store: DeltaStore, scratch: Path) -> list[Deletion]:
     if not files:
         return []
     columns = ", ".join(_DELETION_TYPES)
-    with _working(scratch), duckdb.connect() as engine:
+    with _working(scratch), bounded_engine(scratch / "spill") as engine:
         sources = store.fetch_all(DELETIONS, files, scratch)
         query = f"SELECT {columns} FROM read_parquet($sources, union_by_name = true, hive_partitioning = false)"
         return [Deletion(*row) for row in engine.execute(query, {"sources": sources}).fetchall()]

@@ -229,7 +229,7 @@ def _delete_of_gone(store: DeltaStore, log: str, runs: list[str], scratch: Path)
         before, path = own.position(DELETIONS), scratch / "deletions.parquet"
         number = max(before + 1, RETIRED_FROM)
         given = {"files": sources, "log": log, "number": number, "runs": runs}
-        with duckdb.connect() as engine:
+        with bounded_engine(scratch / "spill") as engine:
             write_rows(engine.sql(_OF_GONE, params=given), path)
         if not row_count(path):
             return False

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import duckdb
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from chiplog_collector.store.delta_store import DeltaStore, Heartbeat
 from chiplog_collector.store.heartbeat import SILENT_S
+from chiplog_collector.store.parquet_files import bounded_engine
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 
 PRICES = "S3 Standard in us-east-1, https://aws.amazon.com/s3/pricing, 2024"  # source and date of what follows
@@ -87,7 +87,7 @@ def look(store: DeltaStore) -> StoreStatus:
 
 def _completed(store: DeltaStore) -> dict[str, tuple[str, int, datetime]]:
     """Return by log: host and last record of its newest piece, and when that was cut."""
-    with tempfile.TemporaryDirectory() as directory, duckdb.connect() as engine:
+    with tempfile.TemporaryDirectory() as directory, bounded_engine(Path(directory) / "spill") as engine:
         sources = store.fetch_all(COMPLETE, store.snapshot(COMPLETE), Path(directory))
         if not sources:
             return {}
