@@ -36,6 +36,11 @@ _OWN_TOO = {
 _log = logging.getLogger("chiplog.index")
 
 
+def quoted(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def small_tables() -> list[str]:
     """Return the tables that a reader loads whole."""
     return [table for table in ORDERS if table not in LARGE and table not in _UNREAD]
@@ -310,7 +315,7 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
 def _derived(main: str, log: str) -> Iterable[tuple[str, str]]:
     """Yield the tables that depend on the newest rows of the dimensions, in order, each with its query."""
     held = f"{CATALOG}.held"
-    newest = newest_rows("producers", "producer", f"'{log}'")
+    newest = newest_rows("producers", "producer", quoted(log))
     # What a silent collector has and did not publish is unknown: produced and pending are NULL, as for a lost node.
     # safeguard: silent-collector-is-unknown, silent-collector-pending-unknown
     yield (
@@ -337,13 +342,13 @@ def _derived(main: str, log: str) -> Iterable[tuple[str, str]]:
     yield (
         "newest_runs",
         f"""SELECT r.* EXCLUDE (log) REPLACE (n.run AS run)
-        FROM ({newest_rows("runs", "run_id", f"'{log}'")}) r
+        FROM ({newest_rows("runs", "run_id", quoted(log))}) r
         JOIN {held}.run_ids n USING (run_id)
         QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY r.primary_label IS NOT NULL DESC, r.log) = 1""",
     )
     yield (
         "newest_losses",
-        f"""SELECT * EXCLUDE (log) FROM {held}.losses WHERE log <> '{log}'
+        f"""SELECT * EXCLUDE (log) FROM {held}.losses WHERE log <> {quoted(log)}
         QUALIFY flush = max(flush) OVER (PARTITION BY log, producer)""",
     )
     yield (

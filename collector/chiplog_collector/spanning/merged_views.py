@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, published_sql, small_tables
+from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, published_sql, quoted, small_tables
 from chiplog_collector.spanning.spread_runs import DESCRIBING
 from chiplog_collector.store.published_tables import COMPLETE, PIECE_ROWS_MAX
 from chiplog_schemas.sql import LARGE, SERIES, WITH_RECENT, views_sql
@@ -180,11 +180,6 @@ def _by_receipt(own: str, log: str) -> str:
     return f"""SELECT b.*, {place} AS "rowid" {own} b
         ASOF LEFT JOIN (SELECT flush, cut_at FROM {CATALOG}.held.collectors WHERE log = {quoted(log)}) c
         ON b.flush <= c.flush"""
-
-
-def quoted(text: str) -> str:
-    """Return a text as SQL has it."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _files_of(table: str) -> str:

@@ -16,9 +16,9 @@ from chiplog_collector.priority import lower_thread
 from chiplog_collector.query.change_request import Elsewhere
 from chiplog_collector.query.cold_needs import Need, read_relations
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
-from chiplog_collector.spanning.held_rows import CATALOG, HeldRows, small_tables
+from chiplog_collector.spanning.held_rows import CATALOG, HeldRows, quoted, small_tables
 from chiplog_collector.spanning.local_files import LocalFiles
-from chiplog_collector.spanning.merged_views import Shape, doubled_facts, make_views, quoted
+from chiplog_collector.spanning.merged_views import Shape, doubled_facts, make_views
 from chiplog_collector.store.delta_store import GONE_S, DeltaStore, Heartbeat, StoredFile, StoreError
 from chiplog_collector.store.heartbeat import SILENT_S
 from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS
