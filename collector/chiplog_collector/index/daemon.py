@@ -179,12 +179,7 @@ def _reader(place: Paths, database: Database, url: str, *, is_alone: bool) -> "S
     log = database.log_id.hex()
     gb_max = read_limits(os.environ).cold_gb
     former = former_owner(place.collector / "log")
-    reader = StoreReader(
-        database.connection, url, log, directory, gb_max, place.files, is_alone=is_alone, former=former
-    )
-    if not is_alone:
-        reader.note_deletions = DeletionRequests(place.store, log).note_news
-    return reader
+    return StoreReader(database.connection, url, log, directory, gb_max, place.files, is_alone=is_alone, former=former)
 
 
 def _cutter(place: Paths, database: Database, url: str) -> "PieceCutter":
@@ -219,8 +214,12 @@ class _Maintenance:
         self._admission = BlockAdmission(queue.submit)
         self._cleaner = LogCleaner(place.collector / "log", place.files, may_trim=hot_days is not None)
         self._cutter = _cutter(place, follower.database, store) if store else None
-        requests = DeletionRequests(place.store, follower.database.log_id.hex())
-        self._requests = StoreRequests(requests, queue.submit, self._applied) if store else None
+        self._requests = None
+        if store:
+            requests = DeletionRequests(place.store, follower.database.log_id.hex())
+            self._requests = StoreRequests(requests, queue.submit, self._applied)
+            if reader is not None:
+                reader.note_deletions = requests.note_news
         self._reader = reader
         if reader is not None:
             reader.start()
