@@ -1,9 +1,11 @@
 """Changes as records of a log, and ranks to apply them to."""
 
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from chiplog_collector.index.changes.change_queue import ChangeQueue
 from chiplog_schemas.model.change_record import Action, Change, encode_change
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import Rank
@@ -45,3 +47,35 @@ def at_once_and_one_by_one(
         found.append(look(index))
         index.close()
     return found
+
+
+class ChangedIndex:
+    """An index, its queue of changes, and the receiver's end of its channel."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.receiver, self.channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.queue = ChangeQueue(self.channel)
+        self.now = 0.0
+
+    def turn_until_done(self, turn: Callable[[], None], step_s: float) -> int:
+        """Do what the writer does, until nothing happens; return how many records the log got.
+
+        turn: of what makes requests. step_s: the time from one look of it to the next.
+        """
+        n_records = 0
+        while True:
+            self.now += step_s
+            for _ in range(2):  # a request, its answer
+                turn()
+                self.queue.turn(self.index.follower.state, self.index.database.next_number, self.now)
+            try:
+                payload = self.receiver.recv(1 << 20, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return n_records
+            self.index.take((Kind.MANAGE, payload))
+            n_records += 1
+
+    def close(self) -> None:
+        self.receiver.close()
+        self.channel.close()

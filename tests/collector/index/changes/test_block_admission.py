@@ -1,6 +1,5 @@
 """Blocks of a newer version are applied once after an upgrade, and count to the record that admits them."""
 
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,7 @@ from chiplog_collector.index.database import StaleDatabaseError
 from chiplog_collector.index.follower import LogFollower
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.storage.record import Kind
-from tests.support.changes import logged
+from tests.support.changes import ChangedIndex, logged
 from tests.support.collector_log import Rank, receipt, whole
 from tests.support.index import Index
 from tests.support.safeguard import proves
@@ -40,13 +39,11 @@ def upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-class World:
-    """An index, its queue of changes, and the receiver's end of its channel."""
+class World(ChangedIndex):
+    """An index that may have blocks of a newer version."""
 
     def __init__(self, index: Index) -> None:
-        self.index = index
-        self.receiver, self.channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.now = 0.0
+        super().__init__(index)
         self.restart()
 
     def restart(self, *, has_receiver: bool = True) -> None:
@@ -54,19 +51,7 @@ class World:
         self.admission = BlockAdmission(self.queue.submit)
 
     def turn(self) -> int:
-        """Do what the writer does, until nothing happens; return how many records the log got."""
-        n_records = 0
-        while True:
-            self.now += 1.0
-            for _ in range(2):  # a request, its answer
-                self.admission.turn(self.index.follower.state, self.now)
-                self.queue.turn(self.index.follower.state, self.index.database.next_number, self.now)
-            try:
-                payload = self.receiver.recv(1 << 20, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return n_records
-            self.index.take((Kind.MANAGE, payload))
-            n_records += 1
+        return self.turn_until_done(lambda: self.admission.turn(self.index.follower.state, self.now), 1.0)
 
     def rebuild(self, *ends: int) -> None:
         """Make the database again, with flushes that end at these records."""
@@ -82,8 +67,7 @@ class World:
 def world(index: Index) -> Iterator[World]:
     world = World(index)
     yield world
-    world.receiver.close()
-    world.channel.close()
+    world.close()
 
 
 def waiting(world: World) -> None:

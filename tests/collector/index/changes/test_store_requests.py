@@ -1,17 +1,14 @@
 """Deletions of other collectors: the own part of a run goes once, when its labels are over."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from chiplog_collector.index.changes.change_queue import ChangeQueue
 from chiplog_collector.index.changes.store_requests import AGAIN_S, LOOK_S, StoreRequests
 from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.storage.record import Kind
-from tests.support.changes import logged
+from tests.support.changes import ChangedIndex, logged
 from tests.support.collector_log import LOG_ID, Rank, whole
 from tests.support.index import Index
 from tests.support.safeguard import proves
@@ -19,44 +16,27 @@ from tests.support.safeguard import proves
 OTHER = "bb" * 16
 
 
-class World:
-    """An index, its queue of changes, the receiver's end of its channel, and what other logs deleted."""
+class World(ChangedIndex):
+    """An index, and what other logs deleted."""
 
     def __init__(self, index: Index, directory: Path) -> None:
-        self.index = index
-        self.receiver, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel = channel
-        self.queue = ChangeQueue(channel)
+        super().__init__(index)
         self.files = DeletionRequests(directory / "store", LOG_ID.hex())
         self.files.take([])
-        self.now = 0.0
         self.restart()
 
     def restart(self) -> None:
         self.requests = StoreRequests(self.files, self.queue.submit, lambda: self.index.database.next_number - 1)
 
     def turn(self) -> int:
-        """Do what the writer does, until nothing happens; return how many records the log got."""
-        n_records = 0
-        while True:
-            self.now += LOOK_S
-            self.requests.turn(self.index.follower.state, self.now)
-            self.queue.turn(self.index.follower.state, self.index.database.next_number, self.now)
-            try:
-                payload = self.receiver.recv(1 << 20, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return n_records
-            self.index.take((Kind.MANAGE, payload))
-            n_records += 1
-            self.queue.turn(self.index.follower.state, self.index.database.next_number, self.now)
+        return self.turn_until_done(lambda: self.requests.turn(self.index.follower.state, self.now), LOOK_S)
 
 
 @pytest.fixture
 def world(index: Index, tmp_path: Path) -> Iterator[World]:
     world = World(index, tmp_path)
     yield world
-    world.receiver.close()
-    world.channel.close()
+    world.close()
 
 
 def ended(number: int, run_id: str) -> Rank:
