@@ -76,7 +76,11 @@ check: lint
 	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the product"
 
 # What `make check` does besides lint is among the tests: the lists of the documentation, and with `make test-rest` the site.
-test: system-packages lint
+# In a fresh clone each worker would rewrite the assertions of all test modules: they are cached first, beside lint's one core.
+test: system-packages python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@[ -e tests/__pycache__ ] || $(PY) -m pytest --collect-only -qq -m "not full" >/dev/null 2>&1 &
+	@$(MAKE) --no-print-directory lint
 	@echo "pytest -m 'not full' $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup -m "not full" $(ARGS)
 
