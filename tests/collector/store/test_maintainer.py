@@ -125,6 +125,7 @@ class Gone:
         self.gone, self.own = (DeltaStore(f"file://{self.lake}", index.log_id.hex()) for index in self.indexes)
         self.gone.put_heartbeat({"deletions": answered})
         self.scratch = directory / "scratch"
+        self._reader: Reader | None = None
 
     def be_silent(self, days: float) -> None:
         before = time.time() - days * 24 * 3600
@@ -139,14 +140,14 @@ class Gone:
 
     def runs(self) -> set[tuple[str, str]]:
         """Return the logs and runs of which a reader sees values."""
-        directory = self.scratch.parent / f"reader {time.monotonic()}"
-        directory.mkdir()
-        reader = Reader(self.own.url, directory)
-        found = reader.sql("SELECT DISTINCT run_id, label FROM metrics")
-        reader.close()
-        return set(found)
+        self._reader = self._reader or Reader(self.own.url, self.scratch.parent)
+        self._reader.store._look_at = self._reader.store._list_at = 0.0
+        self._reader.store.refresh()
+        return set(self._reader.sql("SELECT DISTINCT run_id, label FROM metrics"))
 
     def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
         for index in self.indexes:
             index.close()
 
