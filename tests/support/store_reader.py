@@ -1,7 +1,9 @@
 """A reader of a store: a DuckDB with the merged views, and queries that run as the query service runs them."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -10,6 +12,18 @@ from chiplog_collector.query.cold_needs import Need
 from chiplog_collector.spanning.refresher import StoreReader
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 from chiplog_schemas.sql import LARGE, rollups_sql, tables_sql
+
+
+@cache
+def _empty_file() -> bytes:
+    """Return the file of a database with the tables of an index, and without rows."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "own.duckdb"
+        with duckdb.connect(str(path)) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(tables_sql())
+            connection.execute(rollups_sql())
+        return path.read_bytes()
 
 
 class Reader:
@@ -27,12 +41,10 @@ class Reader:
         self._own = connection is None
         if connection is None:
             path = directory / "own.duckdb"
-            is_new = not path.exists()
+            if not path.exists():
+                path.write_bytes(_empty_file())
             connection = duckdb.connect(str(path))
             connection.execute("SET TimeZone = 'UTC'")
-            if is_new:
-                connection.execute(tables_sql())
-                connection.execute(rollups_sql())
             disable_faulty_optimizers(connection)
         self.connection = connection
         self.store = StoreReader(

@@ -14,11 +14,10 @@ from chiplog_collector.spanning.cold_files import Snapshot, choose
 from chiplog_collector.store.delta_store import StoredFile
 from chiplog_schemas.sql import LARGE, views_sql
 from tests.support.index import Index
-from tests.support.published_index import publish_in_pieces
+from tests.support.published_index import everything_published
 from tests.support.random_queries import SLOW, VIEWS, QueryWriter
 from tests.support.rounds import Rounds
 from tests.support.safeguard import proves
-from tests.support.sample_log import everything
 from tests.support.store_reader import Reader
 
 OWN, OTHER = "aa" * 16, "bb" * 16
@@ -130,8 +129,7 @@ def test_a_query_that_would_read_too_much_names_what_to_add(published: tuple[Ind
 
 
 def test_a_missing_file_is_named_and_the_rest_answers(tmp_path: Path) -> None:
-    index = Index(tmp_path)
-    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    index, store = everything_published(tmp_path)
     reader = Reader(store.url, tmp_path)
     for path in (tmp_path / "lake" / "metrics").rglob("*.parquet"):
         path.unlink()

@@ -7,6 +7,7 @@ import pytest
 from chiplog_collector.store.published_tables import COMPLETE
 from tests.support.collector_log import LOG_ID, VIEWS, Rank, whole
 from tests.support.index import Index
+from tests.support.marks import everyday
 from tests.support.published_index import publish_in_pieces
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
@@ -37,8 +38,9 @@ def test_nan_in_files_is_found_and_larger_than_a_number(tmp_path: Path) -> None:
     index.close()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0], ids=["all hot", "half cold", "all cold"])
+@pytest.mark.parametrize("share", everyday(1, [0.5, 0.0, 1.0]))
 def test_a_collector_has_its_rows_whether_they_are_hot_or_cold(tmp_path: Path, share: float) -> None:
+    """share: of the pieces that are cold. tests/fault/test_store_histories.py has all three, with random histories."""
     index = Index(tmp_path)
     store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1], 6)
     expected = {view: sorted(map(repr, index.sql(f"FROM {view}"))) for view in VIEWS}

@@ -4,13 +4,11 @@ from pathlib import Path
 
 from chiplog_collector.spanning.published_series import read_series
 from tests.support.collector_log import LOG_ID
-from tests.support.index import Index
-from tests.support.published_index import publish_in_pieces
-from tests.support.sample_log import everything
+from tests.support.published_index import everything_published
 
 
-def test_the_series_of_all_pieces_are_those_of_the_index(index: Index, tmp_path: Path) -> None:
-    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+def test_the_series_of_all_pieces_are_those_of_the_index(tmp_path: Path) -> None:
+    index, store = everything_published(tmp_path)
     until = store.positions(["collectors"])["collectors"]
     found = read_series(store.url, LOG_ID.hex(), until, tmp_path / "copies")
     assert list((tmp_path / "copies").iterdir()) == []
@@ -25,3 +23,4 @@ def test_the_series_of_all_pieces_are_those_of_the_index(index: Index, tmp_path:
     n_points = [sum(row[2] for row in rows["metric_series"]) for rows in (earlier, found)]
     assert 0 < n_points[0] < n_points[1]
     assert read_series(store.url, "00" * 16, until, tmp_path / "copies") == {"metric_series": [], "phase_series": []}
+    index.close()

@@ -14,7 +14,7 @@ from chiplog_collector.store.heartbeat import Beats
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.published_tables import ORDERS
 from tests.support.index import Index
-from tests.support.published_index import publish_in_pieces
+from tests.support.published_index import everything_published, publish_in_pieces
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 from tests.support.store_files import DAY, LOG, parquet
@@ -28,9 +28,8 @@ from tests.support.waiting import WAIT_S
 def test_a_store_that_is_away_is_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = Index(tmp_path)
-    publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
-    reader = Reader(f"file://{tmp_path}/lake", tmp_path)
+    index, store = everything_published(tmp_path)
+    reader = Reader(store.url, tmp_path)
     expected = len(reader.sql("FROM runs"))
     caplog.set_level(logging.INFO, "chiplog.index")
     log = tmp_path / "lake" / "collectors" / "_delta_log"
@@ -68,8 +67,7 @@ def test_the_thread_takes_what_is_published(tmp_path: Path, monkeypatch: pytest.
 
 @proves("damaged-cache-made-again", "a damaged cache of a store is made again", value="()")
 def test_a_damaged_cache_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    index = Index(tmp_path)
-    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    index, store = everything_published(tmp_path)
     cache = tmp_path / "reader" / "cache.duckdb"
     cache.parent.mkdir()
     cache.write_bytes(b"no database" * 1000)
@@ -85,8 +83,7 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, caplog: pytest.LogCapture
 def test_a_file_that_cannot_be_read_is_named_and_the_rest_answers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_cut: bool
 ) -> None:
-    index = Index(tmp_path)
-    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    index, store = everything_published(tmp_path)
     path, *_ = sorted((tmp_path / "lake" / "events").rglob("*.parquet"))
     data = path.read_bytes()
     path.write_bytes(data[:50]) if is_cut else path.unlink()
@@ -207,8 +204,7 @@ def test_a_piece_whose_publisher_was_killed_before_its_heartbeat_is_seen(
 @pytest.mark.parametrize("end", [0, -1])
 def test_rows_of_a_restored_log_are_found_under_its_former_id(tmp_path: Path, end: int) -> None:
     """Before its first piece under the new ID. end: how much less of the former log was restored than was dropped."""
-    index = Index(tmp_path)
-    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    index, store = everything_published(tmp_path)
     dropped = index.database.next_number - 1
     reader = Reader(store.url, tmp_path, log="ff" * 16, former=(index.log_id, dropped + end))
     reader.connection.execute(f"CREATE OR REPLACE TABLE base.dropped AS SELECT {dropped}::BIGINT AS flush")

@@ -14,6 +14,7 @@ from chiplog_collector.store.delta_store import DeltaStore
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import VIEWS, Rank, block_of, whole
 from tests.support.index import Index
+from tests.support.marks import everyday
 from tests.support.published_index import publish_in_pieces
 from tests.support.safeguard import proves
 from tests.support.sample_log import in_blocks, sample_ranks
@@ -31,7 +32,7 @@ def rows(source: Any, view: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("n_logs", "seed"),
-    [(2, 1), (3, 2), pytest.param(3, 3, marks=pytest.mark.full), pytest.param(2, 4, marks=pytest.mark.full)],
+    everyday(1, [(3, 2), (2, 1), (3, 3), (2, 4)]),
 )
 def test_a_run_in_several_logs_is_the_run_of_one(tmp_path: Path, n_logs: int, seed: int) -> None:
     chooser = random.Random(seed)
