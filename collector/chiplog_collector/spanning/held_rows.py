@@ -117,9 +117,17 @@ class HeldRows:
         self._execute(f"INSERT INTO {CATALOG}.held.refreshes VALUES (?)", [n + 1])
 
     def has_open_versions(self) -> bool:
-        """Return True if versions of artifacts in several logs have no number yet."""
+        """Return True if versions of artifacts that are published have no number yet."""
         query = f"SELECT exists(FROM {CATALOG}.held.spread_versions WHERE version IS NULL)"
         return self._execute(query).fetchall() == [(True,)]
+
+    def note_live(self, logs: set[str], finish: Callable[[], None] = lambda: None) -> None:
+        """Note which logs live: a version of an artifact waits for each. finish: called within the transaction."""
+        self._passed = {log: (self._passed or {}).get(log, 0) for log in logs}
+        with transaction(self._connection):
+            self._spread.write_versions(self._passed)
+            self._count_refresh()
+            finish()
 
     def note_passed(self, passed: dict[str, int]) -> None:
         """Number versions of artifacts again. passed: by log that lives, see `numbered`."""
@@ -129,8 +137,11 @@ class HeldRows:
             self._count_refresh()  # pages ask again only if it has changed
 
     def has_others(self) -> bool:
-        """Return True if another log has published a piece, also if a file of the table that ends pieces is damaged."""
-        tables = (COMPLETE, "producers", "runs")
+        """Return True if another log has published a piece, or lives.
+
+        A file of the table that ends pieces may be damaged.
+        """
+        tables = ("awaited", COMPLETE, "producers", "runs")
         query = " OR ".join(f"exists(FROM {CATALOG}.held.{table} WHERE log <> $log)" for table in tables)
         return self._execute(f"SELECT {query}", {"log": self._log_id}).fetchall() == [(True,)]
 
@@ -288,6 +299,7 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
     yield f"CREATE TABLE {held}.names (id INTEGER, name VARCHAR)"
     for table in (*SPREAD_TABLES, VERSIONS):
         yield f"CREATE TABLE {held}.{table}"
+    yield f"CREATE TABLE {held}.awaited (log VARCHAR)"  # other logs that live
     yield f"CREATE TABLE {held}.refreshes (n BIGINT)"
     yield f"INSERT INTO {held}.refreshes VALUES (0)"
     for table in tables:

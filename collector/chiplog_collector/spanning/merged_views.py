@@ -34,7 +34,7 @@ class Shape:
 
     Attributes:
         has_own: False if the index never has a row: that of a reader without a collector.
-        has_others: True if another log has published something.
+        has_others: True if another log has published something, or lives.
         has_spread: True if some runs or producers are in several logs.
         has_doubled: True if some events are in two logs.
         has_deleted: True if rows that files still have may be deleted.
@@ -112,12 +112,17 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str, sh
         if shape.has_spread and table in ("producers", "identified"):
             own = _placed(table, own)
         if shape.has_others and table == "artifact_versions":
-            # One that is not published yet has no number where another log has the artifact, too.
-            own = f"""SELECT b.* REPLACE (CASE WHEN s.n IS NULL THEN b.version END AS version)
+            # One that is not published yet has no number where another log has the artifact, or may have it before.
+            # safeguard: unpublished-version-waits
+            own = f"""SELECT b.* REPLACE (CASE WHEN s.n IS NULL AND (
+                    p.n IS NOT NULL OR NOT exists(FROM {CATALOG}.held.awaited)) THEN b.version END AS version)
                 {own} b
                 LEFT JOIN (SELECT DISTINCT project, name, 1 AS n FROM {CATALOG}.held.artifact_versions
                            WHERE log <> {quoted(log)}) s
-                USING (project, name) ANTI JOIN {CATALOG}.held.spread_versions v
+                USING (project, name)
+                LEFT JOIN (SELECT project, name, digest, 1 AS n FROM {CATALOG}.held.artifact_versions
+                           WHERE log = {quoted(log)}) p
+                USING (project, name, digest) ANTI JOIN {CATALOG}.held.spread_versions v
                 ON v.project = b.project AND v.name = b.name AND v.digest = b.digest"""
         if shape.has_spread and table == "intervals":
             own = f"{own} b ANTI JOIN {CATALOG}.held.kept_intervals k ON k.producer = b.producer"

@@ -95,6 +95,8 @@ class StoreReader:
         self._list_at = 0.0  # the files of all tables, whether there is a new piece or not
         self._look_at = 0.0  # at the commits, whether there is a sign of news or not
         self._passed_marks: set[str] = set()
+        self._live: set[str] = set()
+        self._retired: set[str] = set()  # logs, as far as that was looked up
         self._is_away = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chiplog-store-reader", daemon=True)
@@ -168,6 +170,7 @@ class StoreReader:
         news = [beat for beat in beats if beat.mark not in known]
         self._beats = beats
         self._note_silent(beats)
+        self._note_live(beats)
         # safeguard: unreadable-heartbeat-is-news
         is_all = not self._listed or any(not isinstance(beat.content.get("tables"), dict) for beat in news)
         if not is_all and not self._moved():
@@ -220,14 +223,25 @@ class StoreReader:
         marks = {beat.mark for beat in self._beats}
         if marks == self._passed_marks or not self._held.has_open_versions():
             return
-        retired, now = self.store.retired(), self._newest(self._beats)
-        passed = {}
-        for beat in self._beats:
-            is_gone = beat.log in retired or (now - beat.written_at).total_seconds() > GONE_S
-            if not is_gone:  # safeguard: gone-log-holds-no-version
-                passed[beat.log] = _micros(beat.content.get("idle_at"))
-        self._held.note_passed(passed)
+        self._retired = self.store.retired()
+        self._live = self._living(self._beats)
+        self._held.note_passed(
+            {beat.log: _micros(beat.content.get("idle_at")) for beat in self._beats if beat.log in self._live}
+        )
         self._passed_marks = marks
+
+    def _note_live(self, beats: Sequence[Heartbeat]) -> None:
+        """Have versions of artifacts wait also for a log that nothing is known of yet."""
+        live = self._living(beats)
+        if live != self._live:
+            self._held.note_live(live, finish=self._follow_shape)  # safeguard: version-waits-for-new-log
+            self._live = live
+
+    def _living(self, beats: Sequence[Heartbeat]) -> set[str]:
+        now = self._newest(beats)
+        # safeguard: gone-log-holds-no-version
+        gone = {beat.log for beat in beats if (now - beat.written_at).total_seconds() > GONE_S} | self._retired
+        return {beat.log for beat in beats} - gone
 
     def _moved(self) -> dict[str, int]:
         """Return the tables that have a newer commit than was seen here, as the heartbeats name it."""

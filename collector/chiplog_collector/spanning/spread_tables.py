@@ -44,6 +44,7 @@ TABLES = (
     "doubled (producer INTEGER, log VARCHAR, first_seq BIGINT, last_seq BIGINT)",
     "kept_intervals (producer INTEGER, log VARCHAR, first_seq BIGINT, last_seq BIGINT, seen_at TIMESTAMP)",
 )
+# Of artifacts that several logs have, and of those that another log may have before a version that is published.
 VERSIONS = "spread_versions (project VARCHAR, name VARCHAR, digest VARCHAR, version BIGINT)"
 
 
@@ -71,22 +72,32 @@ class SpreadTables:
             self._write_ranges(number, by_log)
 
     def write_versions(self, passed: Mapping[str, int] | None) -> None:
-        """Number again the versions of artifacts that are in several logs. passed: see `numbered`; None: not known."""
-        self._connection.execute("DELETE FROM store.held.spread_versions")
-        query = """SELECT v.log, v.project, v.name, v.digest, v.version, v.flush, epoch_us(c.cut_at) AS cut_us
+        """Number again the versions of artifacts that are open. passed: see `numbered`; None: not known."""
+        execute = self._connection.execute
+        execute("DELETE FROM store.held.spread_versions")
+        execute("DELETE FROM store.held.awaited")
+        execute(
+            "INSERT INTO store.held.awaited SELECT unnest($logs)", {"logs": [*(passed or {}).keys() - {self._log_id}]}
+        )
+        cut = dict(execute("SELECT log, max(epoch_us(cut_at)) FROM store.held.collectors GROUP BY log").fetchall())
+        live = None if passed is None else {log: max(time_us, cut.get(log, 0)) for log, time_us in passed.items()}
+        query = """WITH seen AS (
+            SELECT v.log, v.project, v.name, v.digest, v.version, v.flush, epoch_us(c.cut_at) AS cut_us
             FROM store.held.artifact_versions v
             LEFT JOIN store.held.collectors c ON c.log = v.log AND c.flush = v.flush
-            WHERE (v.project, v.name) IN (SELECT (project, name) FROM store.held.artifact_versions
-                GROUP BY project, name HAVING count(DISTINCT log) > 1)"""
+        ), bounds AS (SELECT unnest($logs) AS log, unnest($bounds) AS bound)
+        SELECT s.* FROM seen s WHERE (project, name) IN (
+            SELECT (project, name) FROM seen LEFT JOIN bounds USING (log) GROUP BY project, name
+            HAVING count(DISTINCT log) > 1 OR bool_or(coalesce(cut_us, bound) >= bound))"""
+        others = {log: [at for other, at in (live or {}).items() if other != log] for log in cut.keys() | (live or {})}
+        bounds = {log: min(times) for log, times in others.items() if times}  # by log: how far all others are
+        given = {"logs": list(bounds.keys()), "bounds": list(bounds.values())}
         seen = [
             SeenVersion(log, (project, name, digest), cut_us, flush, version)
-            for log, project, name, digest, version, flush, cut_us in self._connection.execute(query).fetchall()
+            for log, project, name, digest, version, flush, cut_us in execute(query, given).fetchall()
         ]
         if not seen:
             return
-        query = "SELECT log, max(epoch_us(cut_at)) FROM store.held.collectors GROUP BY log"
-        cut = dict(self._connection.execute(query).fetchall())
-        live = None if passed is None else {log: max(time_us, cut.get(log, 0)) for log, time_us in passed.items()}
         rows = [(*digest, number) for digest, number in numbered(seen, live).items()]
         self._connection.executemany("INSERT INTO store.held.spread_versions VALUES (?, ?, ?, ?)", rows)
 

@@ -1,4 +1,4 @@
-"""Numbers of the versions of artifacts that several logs have, pure: the same for every reader, and then fixed.
+"""Numbers of the versions of artifacts in a store of several logs, pure: the same for every reader, and then fixed.
 
 They are in the order in which their pieces were cut: by time, then by log and record. A version has no number until
 each log that lives has published all that it cut up to that time: nothing can come before it any more.
@@ -31,7 +31,7 @@ class SeenVersion:
 
 
 def numbered(seen: Iterable[SeenVersion], passed: Mapping[str, int] | None) -> dict[Digest, int | None]:
-    """Return the number of each version of artifacts in several logs; None while that is open.
+    """Return the number of each version of artifacts; None while that is open.
 
     Args:
         seen: All versions of all logs.
@@ -42,8 +42,6 @@ def numbered(seen: Iterable[SeenVersion], passed: Mapping[str, int] | None) -> d
         by_name[version.digest[:2]].append(version)
     found: dict[Digest, int | None] = {}
     for versions in by_name.values():
-        if len({version.log for version in versions}) == 1:
-            continue
         first: dict[Digest, SeenVersion] = {}
         for version in sorted(versions, key=_order):
             first.setdefault(version.digest, version)

@@ -86,7 +86,7 @@ def test_a_rank_that_moves_to_another_collector_stays_one(tmp_path: Path) -> Non
 
 
 @proves(
-    "gone-log-holds-no-version", "a log that is gone keeps no version of an artifact from its number", condition=True
+    "gone-log-holds-no-version", "a log that is gone keeps no version of an artifact from its number", value="set()"
 )
 def test_a_version_of_an_artifact_in_two_logs_has_a_number_once_each_log_that_lives_has_passed_it(
     tmp_path: Path,
@@ -133,15 +133,36 @@ def test_a_version_of_an_artifact_in_two_logs_has_a_number_once_each_log_that_li
         index.close()
 
 
-def test_a_version_that_is_not_published_has_no_number_where_another_log_has_the_artifact(tmp_path: Path) -> None:
+@proves(
+    "unpublished-version-waits", "a version that is not published has no number while another log lives", value="own"
+)
+@proves("version-waits-for-new-log", "a version of an artifact also waits for a log without a piece", new="pass")
+def test_a_version_has_no_number_while_another_log_may_publish_an_earlier_one(tmp_path: Path) -> None:
     other, own = (Index(tmp_path / f"collector {number}", bytes([200 + number]) * 16) for number in range(2))
     ranks = [Rank(number) for number in range(2)]
     for number, rank in enumerate(ranks):
         rank.say(EventKind.ARTIFACT, "p", "model", "model", bytes([number]) * 32, 0, 0, "{}", "")
-    store = publish_in_pieces(other, tmp_path / "lake", [whole(ranks[0])], 1)
+    ranks[1].say(EventKind.ARTIFACT, "p", "own", "model", bytes([1]) * 32, 0, 0, "{}", "")
     own.take(whole(ranks[1]))
-    reader = Reader(store.url, own.directory, own.database.connection, own.log_id.hex())
-    assert [version for (version,) in reader.sql("SELECT version FROM artifacts ORDER BY digest")] == [0, None]
+    url = f"file://{tmp_path}/lake"
+    reader = Reader(url, own.directory, own.database.connection, own.log_id.hex())
+
+    def found() -> list[tuple[Any, ...]]:
+        reader.store.refresh()
+        return [version for (version,) in reader.sql("SELECT version FROM artifacts ORDER BY name, digest")]
+
+    assert found() == [0, 0], "there is no other log"
+    store = DeltaStore(url, other.log_id.hex())
+    store.put_heartbeat({"host": "other"})
+    assert found() == [None, None], "it may have cut an earlier piece"
+    publish_in_pieces(own, tmp_path / "lake", [], 1)
+    assert found() == [None, None]
+    publish_in_pieces(other, tmp_path / "lake", [whole(ranks[0])], 1)
+    assert found() == [None, 0, 0], "it was cut later"
+    for log in (own, other):
+        late = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()
+        DeltaStore(url, log.log_id.hex()).put_heartbeat({"idle_at": late})
+    assert found() == [1, 0, 0]
     for opened in (reader, other, own):
         opened.close()
 

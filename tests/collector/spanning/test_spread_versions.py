@@ -25,8 +25,10 @@ def test_versions_are_in_the_order_of_their_pieces_and_one_content_is_one_versio
     assert numbers(version("a", "x", None), version("b", "y", 3), a=9, b=9) == {"y": 0, "x": None}
 
 
-def test_an_artifact_of_one_log_keeps_its_numbers() -> None:
-    assert numbers(version("a", "x", 5), version("a", "y", 6, 1), a=0, b=0) == {}
+def test_an_artifact_of_one_log_waits_for_the_others_too() -> None:
+    seen = version("a", "x", 5), version("a", "y", 6, 1)
+    assert numbers(*seen, a=0, b=6) == {"x": 0, "y": None}
+    assert numbers(*seen, a=0) == {"x": 0, "y": 1}, "there is no other"
 
 
 def test_a_version_waits_for_each_log_that_lives() -> None:
