@@ -126,15 +126,15 @@ def next_piece(
         SELECT flush, sum(n)::BIGINT AS n FROM ({counted}) GROUP BY flush
     ) c ASOF LEFT JOIN base.receipt_days d ON c.flush >= d.flush ORDER BY c.flush"""
     end = min((number for number in ends if number > after), default=None)
-    n_rows, n_left, until, day = 0, 0, after, ""
-    for flush, n, flush_day in connection.execute(query, {"after": after}).fetchall():
+    n_rows, until, day = 0, after, ""
+    waiting = connection.execute(query, {"after": after}).fetchall()
+    for flush, n, flush_day in waiting:
         is_beyond = end is not None and flush > end
         # safeguard: piece-within-one-day
-        if n_left or (n_rows and (n_rows + n > PIECE_ROWS or flush_day != day or is_beyond)):
-            n_left += n
-        else:
-            n_rows, until, day = n_rows + n, flush, flush_day
-    return (until, day, n_rows, n_left) if n_rows else None
+        if n_rows and (n_rows + n > PIECE_ROWS or flush_day != day or is_beyond):
+            break
+        n_rows, until, day = n_rows + n, flush, flush_day
+    return (until, day, n_rows, sum(n for _, n, _ in waiting) - n_rows) if n_rows else None
 
 
 def full_in_s(n_left: int, n_new: int, in_s: float) -> float:
