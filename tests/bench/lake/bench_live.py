@@ -60,7 +60,8 @@ class Load:
 def measure() -> list[Figure]:
     loads = {}
     for has_store in (False, True):
-        with tempfile.TemporaryDirectory() as root:
+        # The process of the reader without a collector ends a while later.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
             loads[has_store] = _run(Path(root), has_store=has_store)
     without, with_store = loads[False], loads[True]
     n_rows = len(with_store.sent) * int(RATE * TURN_S)
