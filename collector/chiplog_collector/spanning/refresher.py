@@ -26,7 +26,9 @@ from chiplog_collector.transaction import transaction
 from chiplog_schemas.query.query_messages import QueryRejected
 from chiplog_schemas.sql import LARGE, SERIES, series_sql, views_sql
 
-REFRESH_S = 5.0  # half of what a piece takes to be cut, so that the two together stay below 15 s
+# Between two looks. A row is to be seen within 15 s: a piece takes up to 10 s to be cut, and some 2 s to be published.
+REFRESH_S = 2.0  # at a directory
+BUCKET_REFRESH_S = 3.0  # at a bucket, where each look is paid for
 LOOK_S = 60.0
 _UNSEEN = -2  # no version of a table
 LIST_S = 6 * 3600.0
@@ -137,7 +139,7 @@ class StoreReader:
                 self.turn()
             except Exception:  # a bug must not leave readers with what was known at this moment
                 _log.exception("the store %s cannot be read; trying again", self.store.url)
-            self._closing.wait(REFRESH_S)
+            self._closing.wait(REFRESH_S if self.store.is_disk else BUCKET_REFRESH_S)
 
     def turn(self) -> None:
         """Look once. A store that is away leaves everything as it was."""
