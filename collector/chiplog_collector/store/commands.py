@@ -77,7 +77,10 @@ def store() -> None:
 @store.command()
 @_of_store
 def check(store: "DeltaStore") -> None:
-    """Check that a store can be written, and that it refuses to create an object that exists."""
+    """Check that a store can be written.
+
+    It must also refuse to create an object that exists.
+    """
     store.check()
     click.echo(f"{store.url} can be written, and refuses to create what exists")
 
@@ -85,7 +88,10 @@ def check(store: "DeltaStore") -> None:
 @store.command()
 @_of_store
 def init(store: "DeltaStore") -> None:
-    """Make a directory or a folder of a bucket ready: as `check`, and refuse tables of others or of a newer chiplog."""
+    """Make a directory or a folder of a bucket ready for collectors.
+
+    As `check`; it also refuses tables of other programs or of a newer chiplog.
+    """
     store.check()
     tables = [name for name in ORDERS if store.version(name) >= 0]
     click.echo(f"{store.url} is ready; tables that it has: {len(tables)}. Collectors publish to it with")
@@ -95,7 +101,11 @@ def init(store: "DeltaStore") -> None:
 @store.command()
 @_of_store
 def status(store: "DeltaStore") -> None:
-    """Show each table with its files, and each collector: when it was heard of, what waits there, what it costs."""
+    """Show each table and each collector, and what a day costs.
+
+    A table: rows, files, pieces that are not merged, bytes. A collector: when it was heard of or that it is retired,
+    its last published record, lag, what waits there, requests.
+    """
     from rich.console import Console
 
     from chiplog_collector.store.store_status import look, shown
@@ -108,7 +118,10 @@ def status(store: "DeltaStore") -> None:
 @store.command()
 @_of_store
 def verify(store: "DeltaStore") -> None:
-    """Read all files; report those that are missing or damaged, rows that are there twice, events of no known range."""
+    """Read all files, and report what is missing, damaged or doubled.
+
+    Also events of no published range. The exit status is 1 if there is a fault.
+    """
     from chiplog_collector.store.verification import verify as verify_tables
 
     n_faults = 0
@@ -129,7 +142,10 @@ def verify(store: "DeltaStore") -> None:
 @store.command()
 @_of_store
 def compact(store: "DeltaStore") -> None:
-    """Remove deleted rows, and merge the pieces of all days now, as running collectors do at 200 pieces a table."""
+    """Remove deleted rows, and merge the pieces of all days now.
+
+    Running collectors do so at 200 pieces a table.
+    """
     from chiplog_collector.store.compaction import compact as compact_table
     from chiplog_collector.store.compaction import delete_rows, read_deletions
     from chiplog_collector.store.maintainer import delete_for_gone
@@ -155,7 +171,9 @@ def compact(store: "DeltaStore") -> None:
 @click.argument("log")
 @_of_store
 def retire(store: "DeltaStore", log: str) -> None:
-    """Note that LOG is gone for good: others then carry out what is deleted of its runs.
+    """Note that a log is gone for good.
+
+    Others then carry out what is deleted of its runs.
 
     LOG: its ID as `chiplog store status` shows it, or the beginning. If its collector returns, it continues under a new
     log ID. A log that is silent for 7 days is retired by the maintenance of another collector.
@@ -181,7 +199,9 @@ def retire(store: "DeltaStore", log: str) -> None:
 @click.option("--for", "engine", type=click.Choice(ENGINES), required=True, help="Whose SQL to write.")
 @_of_store
 def views(store: "DeltaStore", engine: str) -> None:
-    """Print the statements that give an engine chiplog's names: the tables of a store, and views as in a collector.
+    """Print SQL that defines chiplog's views in another engine.
+
+    It defines the tables of a store, and over them views with the names and columns of a collector's.
 
     DuckDB reads the files of this moment: run it again for newer rows. Spark needs Delta's jar, or
     chiplog.register_store().
@@ -215,7 +235,10 @@ def _files(store: "DeltaStore") -> dict[str, list[str]]:
 @store.command()
 @_of_store
 def vacuum(store: "DeltaStore") -> None:
-    """Remove the files that no snapshot of the last 7 days names, and contents that no row of those names."""
+    """Remove files that no snapshot of the last 7 days names.
+
+    Also contents that no row of those snapshots names.
+    """
     from chiplog_collector.store.maintainer import remove_contents
 
     for table in ORDERS:
