@@ -24,7 +24,7 @@ CATALOG = "store"
 DIMENSIONS = ("producers", "runs", "losses")  # a later row replaces an earlier one of the same log
 OTHERS_FROM = 1 << 30  # integers of producers, runs and names of other logs; an index gives none that are as large
 PLACED = {table.name for table in PUBLISHED if table.is_placed}
-_FORMAT = 4  # of these tables; those of another number are made again
+_FORMAT = 5  # of these tables; those of another number are made again
 _SERIES_ROWS_MAX = 200_000  # above this and twice their last number, the rows of a series become one
 _UNREAD = {"changes"}  # tables of which a reader needs nothing
 _OWN_TOO = {
@@ -400,6 +400,11 @@ def _derived(main: str, log: str) -> Iterable[tuple[str, str]]:
         f"""SELECT DISTINCT p.producer, lower(hex(p.uuid)) AS uuid, p.log, w.run_id_of AS run_id, w.label
         FROM {held}.producers p
         LEFT JOIN {held}.producers w ON w.producer = p.owner OR w.producer = p.producer""",
+    )
+    yield (
+        "named_producers",
+        f"""SELECT i.run_id, i.label, i.attempt, i.rank, lower(hex(p.uuid)) AS uuid
+        FROM {held}.identified i JOIN {held}.newest_producers p ON p.producer = i.producer""",
     )
     yield "published", f"SELECT * FROM {published_sql(f'{held}.identified')}"
 
