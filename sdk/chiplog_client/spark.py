@@ -45,8 +45,19 @@ def register_store(spark: Any, url: str) -> None:
             reader = spark.read.schema(table["columns"]).option("basePath", folder)
             frame = reader.parquet(*map(_address_of, table["files"]))
         frame.createOrReplaceTempView(f"store_{name}")
-    for statement in found["views"]:
+    for name, statement in found["views"].items():
         spark.sql(statement)
+        if name in found["deciding"]:
+            _keep_rows(spark, name)
+
+
+def _keep_rows(spark: Any, view: str) -> None:
+    """Compute the rows of a view once: Spark plans a nested view again at each reference, which can take minutes."""
+    try:
+        rows = spark.table(view).localCheckpoint()
+    except Exception:  # Spark Connect before 4.0 and Sail have none; the view remains as it is
+        return
+    rows.createOrReplaceTempView(view)
 
 
 def _read(url: str) -> Any:

@@ -4,6 +4,7 @@ Each collector decides for what is in its log. Where a run is in several, every 
 all of them, so all come to the same result. The rules are those of one log, see `index/apply/registry.py`: attempts by
 launch, then by restart count; the primary keeps its role until it has ended, or a later restart of its launch claims
 it. Launches are ordered by the start of their first process, since there is no common order of arrival.
+store/engine_views.sql has the same rules for other engines.
 """
 
 from collections import defaultdict

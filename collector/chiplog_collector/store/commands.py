@@ -218,12 +218,12 @@ def views(store: "DeltaStore", engine: str) -> None:
 @_of_store
 def spark_tables(store: "DeltaStore") -> None:
     """Print what chiplog.register_store() registers, as JSON: files and columns of each table, and the views' SQL."""
-    from chiplog_collector.store.engine_views import spark_columns
+    from chiplog_collector.store.engine_views import DECIDING, spark_columns
     from chiplog_collector.store.engine_views import views as views_of
 
     found = _files(store)
     tables = {name: {"columns": spark_columns(name), "files": files} for name, files in found.items()}
-    click.echo(json.dumps({"tables": tables, "views": list(views_of("spark", found))}))
+    click.echo(json.dumps({"tables": tables, "views": views_of("spark", found), "deciding": DECIDING}))
 
 
 def _files(store: "DeltaStore") -> dict[str, list[str]]:

@@ -21,6 +21,11 @@ from chiplog_schemas.sql import rollups_sql, series_sql, tables_sql
 
 RAN = ("duckdb", "spark")  # engines that tests run; for the others the statements are parsed
 _SOURCE = "duckdb"  # the dialect of engine_views.sql
+# Small views that decide what counts; most others read them.
+DECIDING = ("store_primaries", "store_identities", "store_newest_runs", "store_doubled")
+_DOUBLED = "store_doubled_metrics"  # the view that reads what all others leave out
+_ONCE = """NOT EXISTS (SELECT 1 FROM store_doubled d
+    WHERE d.log = f.log AND d.producer = f.producer AND f.seq BETWEEN d.first_seq AND d.last_seq)"""
 # Of the row that ends a piece: it is in no table of the index.
 _COMPLETION = {
     "log": "VARCHAR",
@@ -31,32 +36,45 @@ _COMPLETION = {
     "cut_at": "TIMESTAMP WITH TIME ZONE",
     "n_rows": "BIGINT",
 }
+# The claims of a run, from the first one that takes over from its first claim; all of them if none does.
+_TAKEN_OVER = """SELECT run_id, log, label, launch, restart, since, until, n FROM (
+    SELECT c.*, min(CASE WHEN takes_over THEN n END) OVER (PARTITION BY run_id) AS next FROM (
+        SELECT *, label <> first_value(label) OVER (PARTITION BY run_id ORDER BY n) AND CASE
+                WHEN launch IS NOT DISTINCT FROM first_value(launch) OVER (PARTITION BY run_id ORDER BY n)
+                THEN restart > first_value(restart) OVER (PARTITION BY run_id ORDER BY n)
+                ELSE since >= first_value(until) OVER (PARTITION BY run_id ORDER BY n) END AS takes_over
+        FROM {0}) c
+    ) claimed WHERE next IS NULL OR n >= next"""
 # What sqlglot does not translate: by function of engine_views.sql its text in each engine, for its arguments.
 _SPARK = {
+    "taken_over": _TAKEN_OVER,
     "epoch_us": "unix_micros({0})",
     "json_text": "substring(to_json(named_struct('v', {0})), 6, length(to_json(named_struct('v', {0}))) - 6)",
     "json_list": "to_json({0})",
     "list_slice": "slice({0}, {1}, {2})",
-    "hashes_by_key": """SELECT producer, key, hash
+    "hashes_by_key": """SELECT producer, primary_label, is_whole, side, key, hash
         FROM {0} LATERAL VIEW explode(from_json(hashes, 'map<string,string>')) AS key, hash""",
 }
 _WRITTEN: dict[str, dict[str, str]] = {
     "duckdb": {
+        "taken_over": _TAKEN_OVER,
         "json_text": "CAST(to_json({0}) AS VARCHAR)",
         "json_list": "CAST(to_json({0}) AS VARCHAR)",
-        "hashes_by_key": """SELECT producer, entry.key AS key, entry.value AS hash FROM (SELECT producer,
+        "hashes_by_key": """SELECT * EXCLUDE (entry), entry.key AS key, entry.value AS hash FROM (
+            SELECT producer, primary_label, is_whole, side,
             unnest(map_entries(CAST(CAST(hashes AS JSON) AS MAP(VARCHAR, VARCHAR)))) AS entry FROM {0})""",
     },
     "spark": _SPARK,
     "databricks": _SPARK,
     "trino": {
+        "taken_over": _TAKEN_OVER,
         "epoch_us": "CAST(round(to_unixtime({0}) * 1000000) AS BIGINT)",
         "json_text": "json_format(CAST({0} AS JSON))",
         "json_list": "json_format(CAST({0} AS JSON))",
         "list_slice": "slice({0}, {1}, {2})",
         "median": """(element_at(array_sort(array_agg({0})), (count({0}) + 1) / 2)
             + element_at(array_sort(array_agg({0})), (count({0}) + 2) / 2)) / 2""",
-        "hashes_by_key": """SELECT producer, t.key, t.hash
+        "hashes_by_key": """SELECT producer, primary_label, is_whole, side, t.key, t.hash
             FROM {0} CROSS JOIN UNNEST(CAST(json_parse(hashes) AS MAP(VARCHAR, VARCHAR))) AS t (key, hash)""",
     },
 }
@@ -72,22 +90,26 @@ def statements(engine: str, url: str, tables: Mapping[str, Sequence[str]]) -> It
     """
     for table, names in tables.items():
         yield _table(engine, url, table, names)
-    yield from views(engine, tables)
+    yield from views(engine, tables).values()
 
 
-def views(engine: str, tables: Collection[str]) -> Iterator[str]:
-    """Yield the statements of all views. Tables that a store lacks, because no row came, are empty in them."""
+def views(engine: str, tables: Collection[str]) -> dict[str, str]:
+    """Return the statement of each view by its name, in order.
+
+    Tables that a store lacks, because no row came, are empty in them.
+    """
     text = (files("chiplog_collector.store") / "engine_views.sql").read_text(encoding="utf-8")
     lacking = {f"store_{name}": columns for name, columns in published_columns().items() if name not in tables}
+    found = {}
     for statement in sqlglot.parse(text, dialect=_SOURCE):
         assert isinstance(statement, expressions.Create)
         statement.set("replace", True)
         if engine == "spark":
             statement.set("properties", expressions.Properties(expressions=[expressions.TemporaryProperty()]))
         written = statement.transform(_written_for(engine)).transform(_without(lacking))
-        if DELETIONS in tables:
-            written = _living(written, tables)
-        yield written.sql(dialect=engine, comments=False)
+        name = statement.this.name
+        found[name] = _counted(written, tables, is_once=name != _DOUBLED).sql(dialect=engine, comments=False)
+    return found
 
 
 def spark_columns(table: str) -> str:
@@ -150,12 +172,19 @@ def _without(lacking: Mapping[str, Mapping[str, str]]) -> Callable[[expressions.
     return replaced
 
 
-def _living(statement: expressions.Expr, tables: Collection[str]) -> expressions.Expr:
-    """Return a statement that reads no row which was deleted."""
+def _counted(statement: expressions.Expr, tables: Collection[str], *, is_once: bool) -> expressions.Expr:
+    """Return a statement that reads no deleted row; is_once: and no event that a log with a smaller ID has, too."""
     for node in list(statement.find_all(expressions.Table)):  # a list: what replaces a table reads it, too
         table = node.name.removeprefix("store_")
-        if table != node.name and table in tables and table not in UNOWNED:
-            rows = f"SELECT f.* FROM {node.name} f WHERE {live_rows(table, deletions=f'store_{DELETIONS}')}"
+        if table == node.name or table not in tables:
+            continue
+        conditions = []
+        if DELETIONS in tables and table not in UNOWNED:
+            conditions.append(live_rows(table, deletions=f"store_{DELETIONS}"))
+        if is_once and {"producer", "seq"} <= published_columns()[table].keys():
+            conditions.append(_ONCE)  # safeguard: engines-count-doubled-events-once
+        if conditions:
+            rows = f"SELECT f.* FROM {node.name} f WHERE {' AND '.join(conditions)}"
             node.replace(_named(sqlglot.parse_one(rows, dialect=_SOURCE), node.alias_or_name))
     return statement
 

@@ -1,36 +1,160 @@
 -- Views over the tables of a store, for engines that have none of chiplog's own. In DuckDB's SQL; sqlglot writes it for the
--- others, and engine_views.py what sqlglot lacks: epoch_us(), median(), json_text(), json_list(), hashes_by_key(). Names and
--- columns are those of the views of a collector; JSON is text. Numbers of records order the rows of one log, and the time of
--- the piece those of several. A piece without a row of store_collectors is being committed: it is the newest.
+-- others, and engine_views.py what sqlglot lacks: epoch_us(), median(), json_text(), json_list(), hashes_by_key() and
+-- taken_over(). Names and columns are those of the views of a collector; JSON is text. Engines plan a view again at each
+-- reference to it, so a view reads others once where it can. Tables with a producer and a seq have each event once here.
 
--- Dimensions: of each producer and each run the newest row counts.
-CREATE VIEW store_identities AS
-WITH newest AS (
-    SELECT p.* FROM store_producers p LEFT JOIN store_collectors c ON c.log = p.log AND c.number = p.number
-    QUALIFY row_number() OVER (PARTITION BY p.producer ORDER BY c.cut_at DESC NULLS FIRST, p.number DESC, p.log) = 1
+-- Runs may be in several logs. All readers then decide alike, by the rules of spanning/spread_runs.py.
+CREATE VIEW store_rows_of_runs AS
+SELECT * FROM (
+    SELECT *, row_number() OVER (PARTITION BY log, run_id ORDER BY number DESC) AS age FROM store_runs
+) aged WHERE age = 1;
+
+-- One row of each producer: of a rank in several logs that of the log that knows most of its end.
+CREATE VIEW store_known AS
+WITH aged AS (
+    SELECT *, row_number() OVER (PARTITION BY log, producer ORDER BY number DESC) AS age FROM store_producers
+), spread AS (
+    SELECT run_id FROM store_rows_of_runs GROUP BY run_id HAVING count(*) > 1
+), seen AS (
+    SELECT log, producer, max(seen_at) AS seen_at FROM store_intervals GROUP BY log, producer
+), placed AS (
+    SELECT p.*, s.seen_at, p.role = 'rank' AND p.label IS NOT NULL AND r.run_id IS NOT NULL AS is_spread,
+           coalesce(epoch_us(p.started_at), 0) AS since, coalesce(epoch_us(p.ended_at), 0) AS until
+    FROM aged p LEFT JOIN spread r ON r.run_id = p.run_id
+    LEFT JOIN seen s ON s.log = p.log AND s.producer = p.producer WHERE p.age = 1
+), ranked AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY producer
+        ORDER BY CASE WHEN is_spread THEN 0 ELSE 1 END, CASE WHEN is_spread AND is_presumed THEN 1 ELSE 0 END,
+                 CASE WHEN state IS NULL THEN 1 ELSE 0 END, CASE WHEN is_spread THEN seen_at END DESC NULLS LAST,
+                 CASE WHEN NOT is_spread THEN number END DESC NULLS LAST, log) AS knowledge
+    FROM placed
 )
-SELECT p.producer, w.run_id, w.label, w.attempt, w.rank, p.node, p.agent_node, p.is_primary,
-       coalesce(p.is_coauthor, false) AS is_coauthor, w.producer AS owner, p.role, p.job_type, p.local_rank,
-       p.world_size, p.pid, p.boot, p.start_ticks, p.hostname, p.rank_pid, p.gpus, p.state, p.exit_code, p.exit_signal,
-       p.reason, p.sets_run, p.started_at, p.ended_at, p.produced, w.role AS owner_role, coalesce(w.is_presumed, false) AS is_unknown
-FROM newest p
-LEFT JOIN newest o ON p.role = 'console' AND o.producer = p.owner AND o.role = 'rank'
-    AND coalesce(o.agent_node, o.node) = coalesce(p.agent_node, p.node)
-JOIN newest w ON w.producer = coalesce(o.producer, p.producer);
+SELECT * FROM ranked WHERE knowledge = 1;
 
+-- The row of each run whose label is primary: of several logs, the claim that was not taken over.
+CREATE VIEW store_primaries AS
+WITH holders AS (
+    SELECT run_id, label, min(since) AS since, min(CASE WHEN fallback THEN 1 ELSE 0 END) AS is_fallback,
+           CASE WHEN count(*) = count(state) THEN max(until) END AS until
+    FROM store_known WHERE is_spread GROUP BY run_id, label
+), claims AS (
+    SELECT r.run_id, r.log, r.primary_label AS label, r.primary_launch AS launch, coalesce(r.primary_restart, 0) AS restart,
+           coalesce(h.since, 0) AS since, CASE WHEN h.label IS NULL THEN 0 ELSE h.until END AS until,
+           row_number() OVER (PARTITION BY r.run_id ORDER BY coalesce(h.is_fallback, 0), coalesce(h.since, 0),
+                              coalesce(r.primary_restart, 0), r.log) AS n
+    FROM store_rows_of_runs r LEFT JOIN holders h ON h.run_id = r.run_id AND h.label = r.primary_label
+    WHERE r.primary_label IS NOT NULL
+), second AS (SELECT * FROM taken_over(claims)), third AS (SELECT * FROM taken_over(second)
+), fourth AS (SELECT * FROM taken_over(third))
+SELECT run_id, log, label FROM fourth QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY n) = 1;
+
+-- A console has the names of its rank.
+CREATE VIEW store_identities AS
+WITH launched AS (
+    SELECT *, min(since) OVER (PARTITION BY run_id, label, is_spread, coalesce(launch, '')) AS launched_at,
+           CASE WHEN min(log) OVER (PARTITION BY run_id, label, is_spread) = max(log) OVER (PARTITION BY run_id, label, is_spread)
+                THEN attempt ELSE 0 END AS attempt_of_log
+    FROM store_known
+), placed AS (
+    SELECT p.*, CASE WHEN p.is_spread THEN row_number() OVER (
+               PARTITION BY p.run_id, p.label, p.is_spread
+               ORDER BY p.attempt_of_log, p.launched_at, coalesce(p.launch, ''), coalesce(p.restart, 0), p.since, p.producer
+           ) - 1 ELSE p.attempt END AS place,
+           CASE WHEN p.is_spread THEN coalesce(p.is_primary AND h.label = p.label, false) ELSE p.is_primary END AS is_holder,
+           CASE WHEN p.role = 'console' THEN coalesce(p.owner, p.producer) ELSE p.producer END AS family,
+           p.role = 'rank' AS is_rank
+    FROM launched p LEFT JOIN store_primaries h ON h.run_id = p.run_id
+), owned AS (
+    SELECT *, coalesce(role = 'console' AND coalesce(agent_node, node) = max(CASE WHEN is_rank THEN coalesce(agent_node, node) END)
+               OVER (PARTITION BY family), false) AS has_owner,
+           max(CASE WHEN is_rank THEN run_id END) OVER (PARTITION BY family) AS owner_run_id,
+           max(CASE WHEN is_rank THEN label END) OVER (PARTITION BY family) AS owner_label,
+           max(CASE WHEN is_rank THEN place END) OVER (PARTITION BY family) AS owner_place,
+           max(CASE WHEN is_rank THEN rank END) OVER (PARTITION BY family) AS owner_rank,
+           bool_or(is_rank AND is_presumed) OVER (PARTITION BY family) AS is_owner_presumed
+    FROM placed
+)
+SELECT producer, CASE WHEN has_owner THEN owner_run_id ELSE run_id END AS run_id,
+       CASE WHEN has_owner THEN owner_label ELSE label END AS label,
+       CAST(CASE WHEN has_owner THEN owner_place ELSE place END AS INTEGER) AS attempt,
+       CASE WHEN has_owner THEN owner_rank ELSE rank END AS rank, node, agent_node, is_holder AS is_primary,
+       coalesce(is_coauthor, false) AS is_coauthor, CASE WHEN has_owner THEN family ELSE producer END AS owner, role, job_type,
+       local_rank, world_size, pid, boot, start_ticks, hostname, rank_pid, gpus, state, exit_code, exit_signal, reason,
+       sets_run, started_at, ended_at, produced, CASE WHEN has_owner THEN 'rank' ELSE role END AS owner_role,
+       coalesce(CASE WHEN has_owner THEN is_owner_presumed ELSE is_presumed END, false) AS is_unknown
+FROM owned;
+
+-- What describes a run: what a person has set, else what the log of the primary has, else what there is.
 CREATE VIEW store_newest_runs AS
-SELECT r.* FROM store_runs r LEFT JOIN store_collectors c ON c.log = r.log AND c.number = r.number
-QUALIFY row_number() OVER (PARTITION BY r.run_id ORDER BY c.cut_at DESC NULLS FIRST, r.number DESC, r.log) = 1;
+WITH placed AS (
+    SELECT r.*, h.label AS holder, row_number() OVER (PARTITION BY r.run_id ORDER BY CASE WHEN h.log = r.log THEN 0 ELSE 1 END,
+        r.log) AS place
+    FROM store_rows_of_runs r LEFT JOIN store_primaries h ON h.run_id = r.run_id
+), ordered AS (
+    SELECT *,
+           CASE WHEN list_contains(edited, 'project') THEN 0 WHEN holder IS NULL AND project <> '' THEN 1 ELSE 2 END AS project_order,
+           CASE WHEN list_contains(edited, 'name') THEN 0 WHEN holder IS NULL AND name <> '' THEN 1 ELSE 2 END AS name_order,
+           CASE WHEN list_contains(edited, 'run_group') THEN 0 WHEN holder IS NULL AND run_group <> '' THEN 1 ELSE 2 END AS run_group_order,
+           CASE WHEN list_contains(edited, 'job_type') THEN 0 WHEN holder IS NULL AND job_type <> '' THEN 1 ELSE 2 END AS job_type_order,
+           CASE WHEN list_contains(edited, 'tags') THEN 0 WHEN holder IS NULL AND array_length(tags) > 0 THEN 1 ELSE 2 END AS tags_order,
+           CASE WHEN list_contains(edited, 'notes') THEN 0 WHEN holder IS NULL AND notes <> '' THEN 1 ELSE 2 END AS notes_order
+    FROM placed
+), described AS (
+    SELECT run_id, place, holder AS primary_label,
+           first_value(project) OVER (PARTITION BY run_id ORDER BY project_order, place) AS project,
+           first_value(name) OVER (PARTITION BY run_id ORDER BY name_order, place) AS name,
+           first_value(run_group) OVER (PARTITION BY run_id ORDER BY run_group_order, place) AS run_group,
+           first_value(job_type) OVER (PARTITION BY run_id ORDER BY job_type_order, place) AS job_type,
+           first_value(tags) OVER (PARTITION BY run_id ORDER BY tags_order, place) AS tags,
+           first_value(notes) OVER (PARTITION BY run_id ORDER BY notes_order, place) AS notes
+    FROM ordered
+)
+SELECT * FROM described WHERE place = 1;
 
--- Ranges of seq may overlap: a collector publishes them again when it merges its own.
-CREATE VIEW store_seen AS
-SELECT producer, CAST(sum(greatest(last_seq - greatest(first_seq, coalesce(before + 1, first_seq)) + 1, 0)) AS BIGINT) AS stored,
-       max(last_seq) AS last_seq, max(seen_at) AS seen_at
-FROM (
-    SELECT producer, first_seq, last_seq, seen_at, max(last_seq) OVER (
-        PARTITION BY producer ORDER BY first_seq, last_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+-- Ranges of seq that a log has, and one with a smaller ID, too, because an agent moved. They are left out of the larger one.
+-- Ranges of one log may overlap and touch: a collector publishes them again when it merges its own.
+CREATE VIEW store_doubled AS
+WITH ranges AS (
+    SELECT log, producer, first_seq, last_seq, max(last_seq) OVER (
+               PARTITION BY producer, log ORDER BY first_seq, last_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before,
+           min(log) OVER (PARTITION BY producer) AS smallest_log, max(log) OVER (PARTITION BY producer) AS largest_log
     FROM store_intervals
-) ranges GROUP BY producer;
+), joined AS (
+    SELECT *, sum(CASE WHEN first_seq <= before + 1 THEN 0 ELSE 1 END) OVER (
+        PARTITION BY producer, log ORDER BY first_seq, last_seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS part
+    FROM ranges WHERE smallest_log < largest_log
+), merged AS (
+    SELECT log, producer, min(first_seq) AS first_seq, max(last_seq) AS last_seq FROM joined GROUP BY log, producer, part
+)
+SELECT o.log, o.producer, greatest(o.first_seq, k.first_seq) AS first_seq, least(o.last_seq, k.last_seq) AS last_seq
+FROM merged o JOIN merged k
+    ON k.producer = o.producer AND k.log < o.log AND k.first_seq <= o.last_seq AND k.last_seq >= o.first_seq;
+
+-- What this leaves out of metrics: metric_series has it, too.
+CREATE VIEW store_doubled_metrics AS
+SELECT f.producer, f.key, f.value FROM store_metrics f
+WHERE EXISTS (SELECT 1 FROM store_doubled d
+    WHERE d.log = f.log AND d.producer = f.producer AND f.seq BETWEEN d.first_seq AND d.last_seq);
+
+-- What a log adds to those with smaller IDs was seen there last.
+CREATE VIEW store_seen AS
+WITH logs AS (
+    SELECT log, producer, max(seen_at) AS seen_at FROM store_intervals GROUP BY log, producer
+), ranges AS (
+    SELECT l.log, i.producer, i.first_seq, i.last_seq, l.seen_at, max(i.last_seq) OVER (
+        PARTITION BY i.producer, l.log ORDER BY i.first_seq, i.last_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM store_intervals i JOIN logs l ON l.producer = i.producer AND l.log >= i.log
+), sums AS (
+    SELECT log, producer, max(last_seq) AS last_seq, max(seen_at) AS seen_at,
+           sum(greatest(last_seq - greatest(first_seq, coalesce(before + 1, first_seq)) + 1, 0)) AS stored
+    FROM ranges GROUP BY log, producer
+), grown AS (
+    SELECT *, lag(stored) OVER (PARTITION BY producer ORDER BY log) AS stored_before FROM sums
+)
+SELECT producer, CAST(max(stored) AS BIGINT) AS stored, max(last_seq) AS last_seq,
+       max(CASE WHEN stored > coalesce(stored_before, 0) THEN seen_at END) AS seen_at
+FROM grown GROUP BY producer;
 
 CREATE VIEW labels AS
 SELECT p.run_id, p.label, p.attempt, p.is_primary, p.job_type, p.rank, p.local_rank, p.world_size, p.node, p.pid,
@@ -104,28 +228,34 @@ FROM store_identities WHERE role = 'rank' AND run_id IS NOT NULL;
 
 -- Which label has which device of a node, and when: its GPUs, its process, and as the node's keeper all others, as ''.
 CREATE VIEW store_owners AS
-WITH gpus AS (
-    SELECT run_id, label, rank, node, unnest(gpus) AS device, since, until FROM store_tenures
-), processes AS (
-    SELECT run_id, label, rank, node, 'pid:' || CAST(pid AS VARCHAR) AS device, since, least(until, coalesce(min(since) OVER (
+WITH placed AS (
+    SELECT *, CASE WHEN start_ticks IS NOT NULL OR agent_node IS NULL THEN 'pid:' || CAST(pid AS VARCHAR) END AS process,
+           first_value(label) OVER (
+               PARTITION BY run_id, node ORDER BY is_primary DESC, coalesce(rank, 2147483647), since, producer
+           ) AS keeper,
+           min(CASE WHEN start_ticks IS NOT NULL OR agent_node IS NULL THEN since END) OVER (
                PARTITION BY node, boot, pid ORDER BY coalesce(start_ticks, -1)
                RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
-           ), 9223372036854775807)) AS until
-    FROM store_tenures WHERE pid IS NOT NULL AND (start_ticks IS NOT NULL OR agent_node IS NULL)
-), keepers AS (
-    SELECT run_id, label, rank, node, '' AS device, since, until FROM (
-        SELECT *, first_value(label) OVER (
-            PARTITION BY run_id, node ORDER BY is_primary DESC, coalesce(rank, 2147483647), since, producer
-        ) AS keeper FROM store_tenures
-    ) placed WHERE label = keeper
+           ) AS replaced_at
+    FROM store_tenures
+), listed AS (
+    SELECT run_id, label, rank, node, since, until, process, coalesce(replaced_at, 9223372036854775807) AS replaced_at,
+           list_concat(coalesce(gpus, []), [process, CASE WHEN label = keeper THEN '' END]) AS devices
+    FROM placed
+), devices AS (
+    SELECT run_id, label, rank, node, since, until, process, replaced_at, unnest(devices) AS device FROM listed
+), owners AS (
+    SELECT run_id, label, rank, node, device, since,
+           CASE WHEN device = process THEN least(until, replaced_at) ELSE until END AS until
+    FROM devices WHERE device IS NOT NULL
 )
-SELECT * FROM (SELECT * FROM gpus UNION ALL SELECT * FROM processes UNION ALL SELECT * FROM keepers) owners
-WHERE until > since;
+SELECT * FROM owners WHERE until > since;
 
 CREATE VIEW system AS
 WITH moments AS (
     SELECT node, device, since, sum(n) AS n FROM (
-        SELECT node, device, since, 1 AS n FROM store_owners UNION ALL SELECT node, device, until, -1 FROM store_owners
+        SELECT o.node, o.device, CASE WHEN c.n = 1 THEN o.since ELSE o.until END AS since, c.n
+        FROM store_owners o CROSS JOIN (SELECT 1 AS n UNION ALL SELECT -1) c
     ) changes GROUP BY node, device, since
 ), spans AS (
     SELECT node, device, since, lead(since) OVER (PARTITION BY node, device ORDER BY since) AS until,
@@ -205,7 +335,14 @@ WITH attempts AS (
            min(f.first_step) AS first_step, max(f.last_step) AS last_step, max(f.last_ts) AS last_ts,
            max_by(f.last, f.last_seq) AS last, min_by(f.first, f.first_seq) AS first, min(f.min) AS min, max(f.max) AS max,
            sum(f.sum) AS sum, sum(f.n_numbers) AS n
-    FROM store_metric_series f JOIN store_identities i ON i.producer = f.producer
+    FROM (
+        SELECT producer, key, n, first_step, last_step, last_ts, last, last_seq, first, first_seq, min, max, sum, n_numbers
+        FROM store_metric_series
+        UNION ALL
+        SELECT producer, key, -count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+               -sum(CASE WHEN NOT isnan(value) THEN value END), -count(CASE WHEN NOT isnan(value) THEN 1 END)
+        FROM store_doubled_metrics GROUP BY producer, key
+    ) f JOIN store_identities i ON i.producer = f.producer
     GROUP BY i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key
 )
 SELECT run_id, label, key, max_by(last, attempt) AS last, min_by(first, attempt) AS first, min(min) AS min, max(max) AS max,
@@ -304,28 +441,25 @@ SELECT c.producer, i.run_id, i.label, i.node, i.attempt, i.job_type, i.is_coauth
 FROM store_config_hashes c JOIN store_identities i ON i.producer = c.producer WHERE i.run_id IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label ORDER BY i.attempt DESC, c.seq DESC) = 1;
 
-CREATE VIEW store_config_keys AS SELECT producer, key, hash FROM hashes_by_key(store_config_last);
-
 CREATE VIEW store_drifts AS
-WITH pairs AS (
-    SELECT l.producer, h.producer AS primary_producer, l.is_whole, r.primary_label
+WITH placed AS (
+    SELECT l.producer, l.label, l.job_type, l.is_coauthor, l.is_whole, l.hashes, r.primary_label,
+           max(CASE WHEN l.label = r.primary_label THEN l.hashes END) OVER (PARTITION BY l.run_id) AS primary_hashes,
+           max(CASE WHEN l.label = r.primary_label THEN l.job_type END) OVER (PARTITION BY l.run_id) AS primary_job_type
     FROM store_config_last l JOIN store_newest_runs r ON r.run_id = l.run_id
-    JOIN store_config_last h ON h.run_id = l.run_id AND h.label = r.primary_label
-    WHERE l.label <> r.primary_label AND NOT l.is_coauthor AND l.hashes <> h.hashes
-      AND l.job_type IS NOT DISTINCT FROM h.job_type
-), hashes AS (
-    SELECT p.producer, k.key, k.hash AS mine, CAST(NULL AS VARCHAR) AS theirs
-    FROM pairs p JOIN store_config_keys k ON k.producer = p.producer
-    UNION ALL
-    SELECT p.producer, k.key, CAST(NULL AS VARCHAR), k.hash
-    FROM pairs p JOIN store_config_keys k ON k.producer = p.primary_producer
+), sides AS (
+    SELECT p.producer, p.primary_label, p.is_whole, s.side, CASE WHEN s.side = 1 THEN p.hashes ELSE p.primary_hashes END AS hashes
+    FROM placed p CROSS JOIN (SELECT 1 AS side UNION ALL SELECT 2) s
+    WHERE p.label <> p.primary_label AND NOT p.is_coauthor AND p.hashes <> p.primary_hashes
+      AND p.job_type IS NOT DISTINCT FROM p.primary_job_type
 ), compared AS (
-    SELECT producer, key, max(mine) AS mine, max(theirs) AS theirs FROM hashes GROUP BY producer, key
+    SELECT producer, primary_label, is_whole, key, max(CASE WHEN side = 1 THEN hash END) AS mine,
+           max(CASE WHEN side = 2 THEN hash END) AS theirs
+    FROM hashes_by_key(sides) GROUP BY producer, primary_label, is_whole, key
 )
-SELECT p.producer, p.primary_label, list_sort(list(c.key)) AS keys
-FROM pairs p JOIN compared c ON c.producer = p.producer
-WHERE c.mine IS DISTINCT FROM c.theirs AND (c.mine IS NOT NULL OR p.is_whole)
-GROUP BY p.producer, p.primary_label;
+SELECT producer, primary_label, list_sort(list(key)) AS keys
+FROM compared WHERE mine IS DISTINCT FROM theirs AND (mine IS NOT NULL OR is_whole)
+GROUP BY producer, primary_label;
 
 CREATE VIEW events AS
 WITH told AS (
@@ -355,7 +489,7 @@ FROM store_saves WHERE stored_at IS NOT NULL;
 CREATE VIEW completeness AS
 WITH losses AS (
     SELECT producer, first_seq, last_seq, reason FROM store_losses
-    QUALIFY number = max(number) OVER (PARTITION BY producer)
+    QUALIFY number = max(number) OVER (PARTITION BY log, producer)
 ), lost AS (
     SELECT producer, sum(last_seq - first_seq + 1) AS lost, max(last_seq) AS last_seq,
            array_to_string(list_sort(list(DISTINCT reason) FILTER (WHERE reason IS NOT NULL)), '; ') AS reasons

@@ -87,7 +87,7 @@ def _answer(engine: str, given: dict[str, Any]) -> list[list[Any]]:
             spark.sql(f"CREATE TABLE store_{name} USING delta LOCATION '{given['url']}/{name}'")
         else:
             _make_table(spark, name, table)
-    for statement in given["views"]:
+    for statement in given["views"].values():
         spark.sql(statement)
     rows = [list(row) for row in spark.sql(given["question"]).collect()]
     spark.stop()
@@ -101,7 +101,7 @@ def _spark_3(given: dict[str, Any]) -> dict[str, Any]:
         frame = _tried(lambda table=table: spark.read.parquet(table["files"][0]))
         files[name] = frame if isinstance(frame, str) else _digested(name, _tried(lambda f=frame: _collected(f)))
         _make_table(spark, name, table)
-    result = {"version": spark.version, "files": files, "views": _views(spark, given["views"])}
+    result = {"version": spark.version, "files": files, "views": _views(spark, given["views"].values())}
     spark.stop()
     return result
 
@@ -124,7 +124,7 @@ def _sail(given: dict[str, Any]) -> dict[str, Any]:
                 spark.sql(f"CREATE TABLE store_{name} USING delta LOCATION '{address}'")
             else:
                 spark.read.format("delta").load(address).createOrReplaceTempView(f"store_{name}")
-        results[way] = _views(spark, given["views"])
+        results[way] = _views(spark, given["views"].values())
         spark.stop()
     return {"version": version("pysail"), "client": version("pyspark-client"), **results}
 

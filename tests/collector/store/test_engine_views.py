@@ -1,5 +1,6 @@
 """Views of a store for other engines: the rows of a collector's views, in DuckDB and in Spark."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +15,14 @@ from chiplog_collector.store.engine_views import RAN, published_columns, stateme
 from chiplog_collector.store.published_tables import ENGINES, ORDERS
 from chiplog_schemas.model.events import EventKind
 from tests.support.changes import deletion, logged
-from tests.support.collector_log import Rank, whole
+from tests.support.collector_log import START_US, Rank, whole
 from tests.support.engine_rows import VIEWS, plain_rows
 from tests.support.index import Index
 from tests.support.odd_run import odd_run
 from tests.support.published_index import publish_in_pieces
 from tests.support.safeguard import proves
-from tests.support.sample_log import everything
+from tests.support.sample_log import everything, in_blocks, sample_ranks
+from tests.support.store_reader import Reader
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,43 @@ def printed(url: str, engine: str) -> list[str]:
 def expected(index: Index, view: str) -> list[str]:
     names = [name for name, *_ in index.sql(f"DESCRIBE {view}")]
     return plain_rows(view, names, index.sql(f"SELECT * FROM {view}"))
+
+
+def spread_over_logs(directory: Path, seed: int) -> tuple[str, dict[str, list[str]]]:
+    """Publish a run of two launches with restarts from several logs; return the store, and the rows of a reader.
+
+    Agents that moved have left ranges of seq in two of the logs. The second launch takes over as primary.
+    """
+    chooser, n_logs = random.Random(seed), 2 + seed % 2
+    ranks = sample_ranks(8, chooser)
+    ranks[3].say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    for number, restart in ((20, 0), (21, 1)):
+        start_us = START_US + number * 1_000_000
+        rank = Rank(number, "head", rank=0, launch="two", restart=restart, primary=True, name="two", start_us=start_us)
+        rank.log(1, loss=0.25 * number)
+        rank.say(EventKind.CONFIG, {"lr": f"0.{number}"})
+        ranks.append(rank)
+    parts: list[list[bytes]] = [[] for _ in range(n_logs)]
+    homes = [number % n_logs for number, _ in enumerate(ranks)]
+    homes[5] = homes[2]  # the agent reports the end of this rank
+    for home, rank in zip(homes, ranks, strict=True):
+        blocks = in_blocks(rank, chooser)
+        parts[home] += blocks
+        if rank.identity["role"] == "rank" and chooser.random() < 0.6:
+            parts[(home + 1) % n_logs] += blocks[chooser.randrange(len(blocks)) :]
+    logs = [Index(directory / f"collector {number}", bytes([200 + number]) * 16) for number in range(n_logs)]
+    for index, payloads in zip(logs, parts, strict=True):
+        url = publish_in_pieces(index, directory / "lake", payloads).url
+        index.close()
+    reader = Reader(url, directory)
+    assert reader.sql("SELECT count(*) > 0 FROM store.held.doubled") == [(True,)]
+    assert reader.sql("SELECT primary_label, n_attempts FROM runs") == [("head", 2)]
+    rows = {}
+    for view in VIEWS:
+        names = [name for name, *_ in reader.sql(f"DESCRIBE {view}")]
+        rows[view] = plain_rows(view, names, reader.sql(f"SELECT * FROM {view}"))
+    reader.close()
+    return url, rows
 
 
 def rows_in_duckdb(url: str) -> dict[str, list[str]]:
@@ -111,14 +150,23 @@ def test_nan_is_found_in_duckdb(tmp_path: Path) -> None:
     index.close()
 
 
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full), pytest.param(3, marks=pytest.mark.full)])
+@proves("engines-count-doubled-events-once", "an event that two logs have counts once in other engines", new="pass")
+def test_views_of_a_run_in_several_logs_have_the_rows_of_a_reader(tmp_path: Path, seed: int) -> None:
+    url, rows = spread_over_logs(tmp_path, seed)
+    for view, found in rows_in_duckdb(url).items():
+        assert found == rows[view], view
+
+
 @pytest.mark.full
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)  # three JVMs on busy cores
-def test_views_in_spark_have_the_rows_of_the_collectors_views(published: tuple[Index, str]) -> None:
+def test_views_in_spark_have_the_rows_of_the_collectors_views(published: tuple[Index, str], tmp_path: Path) -> None:
     """On the files of the snapshot, in executors of their own: Delta's jar is not in the registry of packages."""
     from pyspark.sql import SparkSession
 
     index, url = published
+    spread_url, spread_rows = spread_over_logs(tmp_path, 1)
     spark = (
         SparkSession.builder.master("local-cluster[2,1,1024]")
         .config("spark.sql.session.timeZone", "UTC")
@@ -128,10 +176,11 @@ def test_views_in_spark_have_the_rows_of_the_collectors_views(published: tuple[I
         .getOrCreate()
     )
     try:
-        register_store(spark, url)
-        for view in VIEWS:
-            found = spark.sql(f"SELECT * FROM {view}")
-            assert plain_rows(view, found.columns, found.collect()) == expected(index, view), view
+        for store, rows in ((url, {view: expected(index, view) for view in VIEWS}), (spread_url, spread_rows)):
+            register_store(spark, store)
+            for view in VIEWS:
+                found = spark.sql(f"SELECT * FROM {view}")
+                assert plain_rows(view, found.columns, found.collect()) == rows[view], view
     finally:
         spark.stop()
 
