@@ -165,6 +165,8 @@ def test_a_retired_log_that_returns_continues_under_a_new_id(bare_node: Node, la
     assert {run for log, run in logs if log == ids[0]} == {"first"}
     assert node.output("chiplog_collector").count(" was retired; it continues as ") == 2
     stop(node)
+    [former] = [beat.content["former"] for beat in store.heartbeats() if beat.log == ids[2]]
+    assert former == [ids[1], ids[0]], "readers know that it continues these"
     check(lake, first=first, second=second, third=third)
 
 

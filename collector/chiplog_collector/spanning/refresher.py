@@ -241,8 +241,10 @@ class StoreReader:
 
     def _living(self, beats: Sequence[Heartbeat]) -> set[str]:
         now = self._newest(beats)
+        former = {log for beat in beats for log in _former(beat)}
+        left = {beat.log for beat in beats if (now - beat.written_at).total_seconds() > SILENT_S} & former
         # safeguard: gone-log-holds-no-version
-        gone = {beat.log for beat in beats if (now - beat.written_at).total_seconds() > GONE_S} | self._retired
+        gone = {beat.log for beat in beats if (now - beat.written_at).total_seconds() > GONE_S} | self._retired | left
         return {beat.log for beat in beats} - gone
 
     def _moved(self) -> dict[str, int]:
@@ -278,11 +280,8 @@ class StoreReader:
     def _note_heard(self, beats: Sequence[Heartbeat]) -> None:
         """Note up to when the rows of each collector are here: those that a heartbeat has as published were read."""
         own = (self._log_id, socket.gethostname(), datetime.now(UTC).replace(tzinfo=None))
-        heard = [
-            (beat.log, _host_of(beat), _utc(beat.written_at - timedelta(seconds=_waiting_s(beat))))
-            for beat in beats
-            if beat.log != self._log_id
-        ]
+        known_at = _newest_of(beats, lambda beat: beat.written_at - timedelta(seconds=_waiting_s(beat)))
+        heard = [(beat.log, _host_of(beat), _utc(known_at[beat.log])) for beat in beats if beat.log != self._log_id]
         if heard != self._heard:
             self._held.note_heard([own, *heard])
             self._heard = heard
@@ -321,15 +320,11 @@ class StoreReader:
 
     def _note_silent(self, beats: Sequence[Heartbeat]) -> None:
         """Note which other collectors have not been heard of, by the clock of the store where that is known."""
-        now = self._newest(beats)
+        now, heard_at = self._newest(beats), _newest_of(beats, lambda beat: beat.written_at)
         silent = [
-            (
-                beat.log,
-                _host_of(beat),
-                _utc(beat.written_at),
-            )
+            (beat.log, _host_of(beat), _utc(heard_at[beat.log]))
             for beat in beats
-            if beat.log != self._log_id and (now - beat.written_at).total_seconds() > SILENT_S
+            if beat.log != self._log_id and (now - heard_at[beat.log]).total_seconds() > SILENT_S
         ]
         if silent != self._silent:
             self._held.note_silent(silent)
@@ -394,6 +389,20 @@ def _ends(files: Sequence[StoredFile]) -> dict[str, int]:
         if file.log and "number" in file.ranges:
             found[file.log] = max(file.ranges["number"][1], found.get(file.log, -1))
     return found
+
+
+def _newest_of(beats: Sequence[Heartbeat], time_of: Callable[[Heartbeat], datetime]) -> dict[str, datetime]:
+    """Return a time of each log: that of its heartbeat, or of one that has the log as a former ID."""
+    found = {beat.log: time_of(beat) for beat in beats}
+    for beat in beats:
+        for log in found.keys() & _former(beat):
+            found[log] = max(found[log], time_of(beat))  # safeguard: former-log-not-silent
+    return found
+
+
+def _former(beat: Heartbeat) -> set[str]:
+    former = beat.content.get("former")
+    return {log for log in former if isinstance(log, str)} if isinstance(former, list) else set()
 
 
 def _host_of(beat: Heartbeat) -> str:

@@ -7,7 +7,7 @@ store gives them.
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +29,7 @@ class Beats:
         outbox: What waits for it.
         keeps_files: True if the contents of saved files stay at the collector.
         maintained: The handles by which the same process maintains the store.
+        former: The IDs that the log had before it was restored or retired.
         deletions: What other logs want deleted. A heartbeat has how much of that is done, for the time after this log.
         clock: In seconds, never set back.
     """
@@ -40,6 +41,7 @@ class Beats:
         *,
         keeps_files: bool,
         maintained: DeltaStore | None = None,
+        former: Sequence[str] = (),
         deletions: DeletionRequests | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -47,6 +49,7 @@ class Beats:
         self._outbox = outbox
         self._keeps_files = keeps_files
         self._stores = [store] if maintained is None else [store, maintained]
+        self._former = list(former)
         self._deletions = deletions
         self._clock = clock
         self._since = _now()
@@ -80,6 +83,7 @@ class Beats:
             "idle_at": None if waiting or is_cutting else at,  # the store has all that was cut before
             "host": socket.gethostname(),
             "version": __version__,
+            "former": self._former,
             "number": number,
             "published_at": self._published_at,
             "waiting": len(waiting),

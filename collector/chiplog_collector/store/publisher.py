@@ -29,7 +29,7 @@ from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
 from chiplog_schemas.storage.content_files import content_path
-from chiplog_schemas.storage.segment_format import former_owner, log_owner
+from chiplog_schemas.storage.segment_format import former_owner, former_owners, log_owner
 
 _POLL_S = 0.5  # a directory is listed; a piece comes every 10 s
 _BACKOFF_MIN_S = 1.0
@@ -275,7 +275,14 @@ def serve(place: Paths, url: str) -> int:
     former = None if before is None else (DeltaStore(url, before[0].hex()), before[1])
     publisher, maintained = Publisher(store, outbox, log, files, former), DeltaStore(url, log)
     requests = DeletionRequests(place.store, log)
-    beats = Beats(store, outbox, keeps_files=files is None, maintained=maintained, deletions=requests)
+    beats = Beats(
+        store,
+        outbox,
+        keeps_files=files is None,
+        maintained=maintained,
+        former=[owner.hex() for owner in former_owners(place.collector / "log")],
+        deletions=requests,
+    )
     maintainer = Maintainer(maintained, place.store / "compaction", requests)
     maintainer.start()
     backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)

@@ -88,6 +88,11 @@ def former_owner(directory: Path) -> tuple[bytes, int] | None:
     return None
 
 
+def former_owners(directory: Path) -> list[bytes]:
+    """Return the owners of a log before it was restored or retired, the newest first."""
+    return list(dict.fromkeys(owner for _, owner in _owners(directory)))[1:]
+
+
 def larger_owner(owner: bytes) -> bytes:
     """Return a random ID above another one: of an event in two logs, views take the one in the smaller log."""
     least = int.from_bytes(owner, "big") + 1

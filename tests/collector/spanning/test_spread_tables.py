@@ -179,9 +179,9 @@ def test_a_version_has_no_number_while_another_log_may_publish_an_earlier_one(tm
     part="(h.role = 'rank' AND s.log IS NOT NULL AND h.state IS NULL)",
     new="false",
 )
-def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@proves("former-log-not-silent", "a log that continues under a new ID is not silent under its former one")
+@pytest.mark.parametrize("is_renewed", [False, True])  # under a new log ID
+def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(tmp_path: Path, is_renewed: bool) -> None:
     rank = Rank(0)
     index = Index(tmp_path / "collector")
     store = publish_in_pieces(index, tmp_path / "lake", [whole(rank)], 1)
@@ -199,9 +199,20 @@ def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(
     assert "machine-7 is silent since" in message
     counts = "SELECT produced, stored, lost, pending FROM completeness"
     assert reader.sql(counts) == [(None, stored, 0, None)]
-    store.put_heartbeat({"host": "machine-7"})
+    is_silent = "SELECT is_silent FROM run_places"
+    assert reader.sql(is_silent) == [(True,)]
+    if is_renewed:
+        renewed = DeltaStore(store.url, "ff" * 16)
+        for former in ("x", ["0", 1]):
+            renewed.put_heartbeat({"host": "machine-7", "former": former})
+            reader.store.refresh()
+            assert reader.sql(is_silent) == [(True,)]
+        renewed.put_heartbeat({"host": "machine-7", "former": [index.log_id.hex()]})
+    else:
+        store.put_heartbeat({"host": "machine-7"})
     reader.store.refresh()
     assert reader.sql(query) == [("running", "running", None)]
+    assert reader.sql(is_silent) == [(False,)]
     assert reader.sql("SELECT message FROM events WHERE kind = 'collector_silent'") == []
     assert reader.sql(counts) == [(stored, stored, 0, 0)]
     reader.close()

@@ -38,10 +38,11 @@ def put(outbox: Outbox, until: int) -> Piece:
 
 def test_it_says_how_far_a_log_is_and_what_waits(tmp_path: Path) -> None:
     store, outbox = store_of(tmp_path), Outbox(tmp_path / "outbox")
-    beats = Beats(store, outbox, keeps_files=True)
+    beats = Beats(store, outbox, keeps_files=True, former=["ab"])
     beats.beat(-1)
     [beat] = store.heartbeats()
     assert beat.log == LOG
+    assert beat.content["former"] == ["ab"]
     assert {name: beat.content[name] for name in ("number", "published_at", "waiting", "lag_s", "keeps_files")} == {
         "number": -1,
         "published_at": None,
