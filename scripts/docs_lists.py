@@ -7,7 +7,7 @@ import ast
 import inspect
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ import docs_imports
 
 from chiplog_cli.root import COMMANDS, chiplog
 from chiplog_schemas import limit_settings
+from chiplog_schemas.model.system_metrics import GPU_METRICS, HOST_METRICS, RANK_METRICS, SystemMetric
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -55,6 +56,20 @@ def page_api() -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def metric_tables() -> str:
+    """Return a table for each kind of device, with a row for each metric of the agent."""
+    sections = (("A GPU", GPU_METRICS), ("The host", HOST_METRICS), ("A rank", RANK_METRICS))
+    return "\n\n".join(f"## {title}\n\n{_metric_table(metrics.values())}" for title, metrics in sections)
+
+
+def _metric_table(metrics: Iterable[SystemMetric]) -> str:
+    rows = ["| name | unit | kind | every | what | source |", "|---|---|---|---|---|---|"]
+    for of in metrics:
+        kind, every = "counter" if of.is_counter else "gauge", f"{of.period_s:g} s" if of.period_s else "sample"
+        rows.append(f"| `{of.name}` | {of.unit} | {kind} | {every} | {of.title} | {of.source} |")
+    return "\n".join(rows)
 
 
 def module_tables() -> str:

@@ -19,7 +19,6 @@ MADE_BY_A_RECIPE = {
 }
 # What the recipes name in a file.
 NAMED = {
-    "agent/chiplog_agent/stats/host.py": ["_table"],
     "collector/chiplog_collector/index/apply/event_handlers.py": ["_by_kind"],
     "schemas/chiplog_schemas/model/events.py": ["EventKind", "EventSpec", "Field"],
     "schemas/chiplog_schemas/sql/__init__.py": ["MIGRATION", "READS"],
@@ -35,7 +34,7 @@ NAMED = {
     "agent/chiplog_agent/daemon.py": ["AgentDaemon", "_poll"],
     "collector/chiplog_collector/receiver/daemon.py": ["ReceiverDaemon", "turn"],
     "collector/chiplog_collector/index/daemon.py": ["_input_ended"],
-    "tests/agent/stats/test_host.py": ["CUMULATIVE", "EVERYWHERE"],
+    "tests/agent/stats/host/test_sources.py": ["EVERYWHERE"],
     "tests/collector/index/test_database.py": ["TABLES"],
     "tests/collector/views/test_views.py": ["COLUMNS"],
     "tests/schemas/make_vectors.py": ["EVENTS"],

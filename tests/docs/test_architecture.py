@@ -31,4 +31,4 @@ def test_each_name_in_the_list_of_places_is_in_a_file_of_its_row() -> None:
         names = [word for word in words if re.fullmatch(r"[A-Za-z_][\w.]*", word) and not word.endswith(".sql")]
         missing += [word for name in names for word in name.split(".") if not re.search(rf"\b{word}\b", text)]
     assert missing == []
-    assert {"HostStats._table", "scan_records", "COMMANDS"} <= set(re.findall(r"`([\w.]+)`", PLACES))
+    assert {"SYSTEM_METRICS", "scan_records", "COMMANDS"} <= set(re.findall(r"`([\w.]+)`", PLACES))

@@ -20,8 +20,8 @@ def test_devices_have_curves_and_marks(sampled: Site, page: Page) -> None:
     panel = page.get_by_role("region", name="GPU utilization")
     expect(panel.locator("canvas")).to_be_visible()
     expect(panel).to_contain_text("rank1")
-    expect(page.get_by_role("region", name="system.network.receive")).to_contain_text("per second")
-    expect(page.get_by_role("region", name="system.network.receive")).to_contain_text("all 2 devices")
+    expect(page.get_by_role("region", name="Network received")).to_contain_text("per second")
+    expect(page.get_by_role("region", name="Network received")).to_contain_text("all 2 devices")
     page.get_by_text("GPU events and throttling: 2", exact=True).click()
     expect(page.get_by_text("GPU-1-1 is lost: fell off the bus (XID 79)")).to_be_visible()
 

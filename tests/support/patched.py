@@ -20,7 +20,8 @@ chiplog_schemas.limits.IDLE_EXIT_S = {idle_exit_s}
 LOOKS_OFTEN = """
 import sys
 if "chiplog_agent.stats" in sys.orig_argv:
-    from chiplog_agent.stats import gpu_threads, process_tree
+    from chiplog_agent.stats.gpu import threads as gpu_threads
+    from chiplog_agent.stats.rank import process_tree
     for name in ("CHECK_INTERVAL_S", "RETRY_MIN_S", "RETRY_MAX_S", "HOLDERS_INTERVAL_S", "_STOP_WAIT_S"):
         setattr(gpu_threads, name, getattr(gpu_threads, name) / 5)
     gpu_threads.RETRY_BESIDE_MAX_S = process_tree._SETTLED_S = 1.0

@@ -30,7 +30,7 @@ def fill_sampled_run(database: duckdb.DuckDBPyConnection) -> None:
         "hw.power.limit": 700,
     }
     build.samples("p.gpus[1]", gpus, steps=101, at="step * 10", where=sampled)
-    build.samples("''", {"system.network.receive": "step * 10000"}, steps=101, at="step * 10", where=sampled)
+    build.samples("''", {"system.network.io.receive": "step * 10000"}, steps=101, at="step * 10", where=sampled)
     lost = {"level": "error", "where": "role = 'agent' AND node = 'node-1-1'", "seq": 1, "at": 800}
     body = {"device": "GPU-1-1", "code": 79}
     build.event("gpu.lost", "GPU-1-1 is lost: fell off the bus", body=body, **lost)

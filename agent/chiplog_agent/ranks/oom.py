@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from chiplog_agent.stats.cgroup import find_groups
+from chiplog_agent.stats.rank.cgroup import find_groups
 
 _COUNTS = {2: "memory.events", 1: "memory.oom_control"}
 _KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The sampler process: host and ranks on its main thread, each GPU on a dedicated thread, frames on a pipe.
+"""The sampler process: what cannot hang on its main thread, each GPU and other source on its own, frames on a pipe.
 
 NVML calls hang in the kernel when a driver is wedged. Then one thread hangs: the device is marked stale, the host and
 the other devices continue, and the agent can kill this process, which holds no data that is needed.
@@ -12,9 +12,10 @@ import traceback
 from typing import Any
 
 from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
-from chiplog_agent.stats.gpu_threads import AbsentGpus, GpuThreads
-from chiplog_agent.stats.host import HOST_DEVICE, HostStats
-from chiplog_agent.stats.process_tree import ProcessStats
+from chiplog_agent.stats.gpu.threads import AbsentGpus, GpuThreads
+from chiplog_agent.stats.host.sources import host_sources
+from chiplog_agent.stats.rank.process_tree import ProcessStats
+from chiplog_agent.stats.source_set import SourceSet
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_S
 
@@ -24,16 +25,17 @@ _READ_BYTES = 65_536  # the size of a pipe
 
 
 class Sampler:
-    """The loop of the process: input, GPU posts, timer. It ends with its input, or when NVML needs a new process."""
+    """The loop of the process: input, posts, timer. It ends with its input, or when NVML needs a new process."""
 
     def __init__(self, input_fd: int, output_fd: int, gpus: GpuThreads | AbsentGpus | None = None) -> None:
         self._input_fd = input_fd
         self._output_fd = output_fd
         self._reader = FrameReader()
         self._period_s = SAMPLE_INTERVAL_S
-        self._host = HostStats()
-        self._processes = ProcessStats()
         self._gpus = GpuThreads() if gpus is None else gpus
+        self._box = self._gpus.box
+        self._processes = ProcessStats()
+        self._sources = SourceSet([*host_sources(), self._processes], self._box)
         self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
         self._stale: set[str] = set()
         self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and their memory in bytes
@@ -45,7 +47,7 @@ class Sampler:
         """Sample until the end. Raises OSError when the output breaks, FrameError when the input is not a frame."""
         poller = select.poll()
         poller.register(self._input_fd, select.POLLIN)
-        poller.register(self._gpus.wake, select.POLLIN)
+        poller.register(self._box.fileno(), select.POLLIN)
         self._init_at = time.monotonic()
         self._gpus.start()
         next_at = self._init_at + min(_FIRST_SAMPLE_S, self._period_s)
@@ -54,9 +56,9 @@ class Sampler:
             ready = dict(poller.poll(wait_ms))
             if self._input_fd in ready and not self._take_input():
                 return
-            if self._gpus.wake in ready:
-                os.eventfd_read(self._gpus.wake)
-                self._write(self._gpu_frames())
+            if self._box.fileno() in ready:
+                self._box.drain()
+                self._write(self._posted_frames())
                 if self._is_over:
                     return
             now = time.monotonic()
@@ -81,21 +83,19 @@ class Sampler:
 
     def _tick(self, now: float) -> list[list[Any]]:
         self._gpus.request()  # safeguard: sampler-never-waits-for-gpu
-        frames: list[list[Any]] = [["sample", now_us(), HOST_DEVICE, *self._host.sample()]]
-        samples = self._processes.sample()
-        ts_us = now_us()
-        frames += [["sample", ts_us, device, names, values] for device, names, values in samples]
+        readings, ts_us = self._sources.read(now), now_us()
+        frames: list[list[Any]] = [["sample", ts_us, *reading] for reading in readings]
         frames += [["holders", pid, uuids] for pid, uuids in self._processes.take_devices(self._holders)]
-        for lines in (self._host.lines, self._processes.lines):
-            frames += [["line", line] for line in lines]
-            lines.clear()
+        frames += [["line", line] for line in self._processes.lines]
+        self._processes.lines.clear()
+        frames += [["stale", title] for title in self._sources.late(now)]
         return frames + self._stale_frames(now)
 
-    def _gpu_frames(self) -> list[list[Any]]:
+    def _posted_frames(self) -> list[list[Any]]:
         frames = []
         now = time.monotonic()
-        while self._gpus.messages:
-            post = self._gpus.messages.popleft()
+        while self._box.messages:
+            post = self._box.messages.popleft()
             match post:
                 case ["known", uuid]:
                     self._answered[uuid] = now

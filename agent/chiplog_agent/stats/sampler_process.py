@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chiplog_agent.stats.frames import FrameError, FrameReader, Gpu, MigDevice, encode_frame
-from chiplog_agent.stats.gpu import has_driver
+from chiplog_agent.stats.gpu.nvml import has_driver
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import KIB, SAMPLE_INTERVAL_S
 

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 from chiplog_agent.stats.frames import encode_frame
-from chiplog_agent.stats.gpu_threads import AbsentGpus
+from chiplog_agent.stats.gpu.threads import AbsentGpus
 from chiplog_agent.stats.sampler import Sampler
 
 
@@ -64,5 +64,6 @@ class SamplerThread:
                 pass  # the agent has closed the pipe
         finally:
             self.returncode = code
-            for descriptor in (input_fd, output_fd, self._gpus.wake):
+            self._gpus.box.close()
+            for descriptor in (input_fd, output_fd):
                 os.close(descriptor)

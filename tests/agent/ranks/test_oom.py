@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent.ranks.oom import OomWatcher
-from chiplog_agent.stats.cgroup import find_groups
+from chiplog_agent.stats.rank.cgroup import find_groups
 from tests.support.node import Node
 from tests.support.waiting import WAIT_S, wait_until
 

@@ -1,5 +1,7 @@
 """Fixtures of the statistics' tests: a sampler with a replacement library for NVML."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +31,20 @@ def node(nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("FAKE_NVML_CALLS", str(node.calls))
     yield node
     node.feed.close()
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of this machine with a memory limit of 256 MiB, of v1 or v2."""
+    for mount, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        folder = Path(mount) / f"chiplog-test-{os.getpid()}"
+        try:
+            folder.mkdir()
+            (folder / limit).write_text(str(256 << 20))
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        yield folder
+        folder.rmdir()  # empty, for its processes have ended
+        return
+    pytest.skip("no control group can be made here")

@@ -9,7 +9,7 @@ import time
 from itertools import pairwise
 
 from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
-from chiplog_agent.stats.gpu_threads import AbsentGpus
+from chiplog_agent.stats.gpu.threads import AbsentGpus
 from chiplog_agent.stats.sampler import STALE_PERIODS, Sampler
 from chiplog_agent.stats.sampler_process import (
     Sample,
@@ -102,7 +102,8 @@ def test_a_device_that_answered_by_the_long_interval_is_not_stale_by_the_short_o
         assert sampler._stale_frames(before + STALE_PERIODS - 0.1) == []
         assert sampler._stale_frames(time.monotonic() + STALE_PERIODS + 0.1)[0] == ["stale", "GPU-0"]
     finally:
-        for descriptor in (input_fd, writer_fd, gpus.wake):
+        gpus.box.close()
+        for descriptor in (input_fd, writer_fd):
             os.close(descriptor)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chiplog_agent.stats import gpu_threads as gpu_threads_module
 from chiplog_agent.stats import sampler as sampler_module
 from chiplog_agent.stats import sampler_process as sampler_process_module
-from chiplog_agent.stats.host import HostStats
+from chiplog_agent.stats.gpu import threads as gpu_threads_module
 from chiplog_agent.stats.sampler_process import Message, SamplerProcess
+from chiplog_agent.stats.source import Reading
+from chiplog_agent.stats.source_set import SourceSet
 from tests.support import gpu_sampler
 from tests.support.gpu_sampler import WAIT_S, lines
 from tests.support.gpu_sampler import of as samples
@@ -93,11 +94,11 @@ def test_a_thread_that_hangs_is_replaced_by_a_process(feed: SamplerProcess, monk
     monkeypatch.setattr(sampler_process_module, "SILENT_MIN_S", 0.5)
     released = threading.Event()
 
-    def hang(self: HostStats) -> tuple[list[str], list[float]]:
+    def hang(self: SourceSet, now: float) -> list[Reading]:
         released.wait(WAIT_S)
-        return [], []
+        return []
 
-    monkeypatch.setattr(sampler_module.HostStats, "sample", hang)
+    monkeypatch.setattr(sampler_module.SourceSet, "read", hang)
     try:
         feed.start()
         messages = collect(feed, lambda found: feed.pid not in (None, os.getpid()))
@@ -109,7 +110,7 @@ def test_a_thread_that_hangs_is_replaced_by_a_process(feed: SamplerProcess, monk
 
 def test_a_failing_thread_is_reported_and_replaced(feed: SamplerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(sampler_module.HostStats, "sample", lambda self: 1 / 0)
+        patched.setattr(sampler_module.SourceSet, "read", lambda self, now: 1 / 0)
         feed.start()
         messages = collect(feed, lambda found: any("exit code 1" in line for line in lines(found)))
     assert any("ZeroDivisionError" in line for line in lines(messages))

@@ -7,16 +7,11 @@ from typing import Any
 from chiplog_client.client import Client
 from chiplog_client.reads.curves import band_of, bucket_width, lines_of
 from chiplog_client.reads.system.node_steps import progress_sql, read_step_span
-from chiplog_client.reads.system.sample_names import sample_name, sample_place
+from chiplog_client.reads.system.sample_names import is_counter, sample_name, sample_place
 
 LINES_MAX = 16  # above that a band over all devices
 POINTS_MAX = 400
 MARKS_MAX = 500
-# They count since the boot, or since the driver was loaded.
-COUNTERS = (
-    *("system.paging.faults", "system.disk.io", "system.network", "system.pressure"),
-    *("hw.energy", "hw.errors"),
-)
 # A counter that does not grow has the value 0, as a rate.
 _NAMES = """
 WITH devices AS (
@@ -196,7 +191,7 @@ def throttle_text(reasons: int) -> str:
 
 def _named(row: dict[str, Any]) -> dict[str, Any]:
     name, value = row["name"], row.pop("most")
-    is_still, is_same, is_rate = row.pop("is_still"), row.pop("is_same"), name.startswith(COUNTERS)
+    is_still, is_same, is_rate = row.pop("is_still"), row.pop("is_same"), is_counter(name)
     flat = None if not is_still else 0.0 if is_rate else value if is_same else None
     return {**row, **sample_name(name)._asdict(), "is_rate": is_rate, "flat": flat}
 
@@ -219,7 +214,7 @@ def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str,
     Raises:
         QueryError: A query has no result.
     """
-    counters = [name for name in request.names if name.startswith(COUNTERS)]
+    counters = [name for name in request.names if is_counter(name)]
     named: dict[str, Any] = {"run": request.run, "names": list(request.names), "counters": counters}
     named |= {"lines_max": request.lines_max, "nodes": list(request.nodes), "labels": list(request.labels)}
     points = max(request.points - 1, 1)

@@ -29,7 +29,7 @@ def test_each_device_has_a_line_under_the_name_of_its_label(client: Client) -> N
 
 
 def test_a_counter_is_shown_as_its_growth_per_second(client: Client) -> None:
-    found = read_system_curve(client, SystemRequest("sampled", ("system.network.receive",), FIRST, LAST, 30))
+    found = read_system_curve(client, SystemRequest("sampled", ("system.network.io.receive",), FIRST, LAST, 30))
     assert found["is_rate"] and [line["label"] for line in found["lines"]] == ["node-1-0", "node-1-1"]
     values = [value for value in found["lines"][0]["mean"] if value is not None]
     assert sum(values) / len(values) == pytest.approx(1000, rel=0.1)
@@ -47,7 +47,7 @@ def test_many_devices_are_a_band_that_names_its_extremes(client: Client) -> None
 def test_throttling_and_lost_gpus_are_marks_in_the_order_of_time(client: Client) -> None:
     found = read_names(client, "sampled")
     assert [(row["title"], row["n_devices"], row["flat"]) for row in found["names"]] == [
-        *(("GPU utilization", 2, None), ("GPU power limit", 2, 700.0), ("system.network.receive", 2, None))
+        *(("GPU utilization", 2, None), ("GPU power limit", 2, 700.0), ("Network received", 2, None))
     ]
     assert [(mark["kind"], mark["label"], mark["xid"], mark["message"]) for mark in found["marks"]] == [
         ("throttled", "rank1", None, "GPU-1-1 is throttled: HW thermal slowdown"),
@@ -87,7 +87,7 @@ def test_a_sample_has_the_last_step_that_its_node_had_logged(client: Client) -> 
     pairs = SystemRequest("sampled", ("hw.gpu.utilization",), 100, 119, 100, is_by_step=True, lines_max=1, width=10)
     found = read_system_curve(client, pairs)
     assert (found["width"], found["n_present"], found["median"]) == (16, [2, 2], [pytest.approx(0.7)] * 2)
-    wide = SystemRequest("sampled", ("system.network.receive",), -(1 << 63), (1 << 63) - 1, 30, is_by_step=True)
+    wide = SystemRequest("sampled", ("system.network.io.receive",), -(1 << 63), (1 << 63) - 1, 30, is_by_step=True)
     assert read_system_curve(client, wide)["width"] == 32
     assert (
         read_system_curve(client, SystemRequest("many", ("hw.gpu.utilization",), 0, 9, is_by_step=True))["kind"]
@@ -101,15 +101,15 @@ def test_chosen_labels_have_their_gpus_and_hosts(client: Client) -> None:
         return [line["label"] for line in found["lines"]]
 
     assert labels_of("hw.gpu.utilization", labels=("rank1",)) == ["rank1"]
-    assert labels_of("system.network.receive", labels=("rank1",)) == ["node-1-1"]
+    assert labels_of("system.network.io.receive", labels=("rank1",)) == ["node-1-1"]
     assert labels_of("hw.gpu.utilization", nodes=("node-1-0",), labels=("rank1",)) == ["rank0", "rank1"]
 
 
 def test_several_names_are_read_at_once_in_their_order(client: Client) -> None:
-    names = ("system.network.receive", "nothing", "hw.gpu.utilization")
+    names = ("system.network.io.receive", "nothing", "hw.gpu.utilization")
     found = read_system_curves(client, SystemRequest("sampled", names, FIRST, LAST, 30))
     assert [(curve["key"], curve["kind"], curve["is_rate"], curve["n_labels"]) for curve in found] == [
-        ("system.network.receive", "lines", True, 2),
+        ("system.network.io.receive", "lines", True, 2),
         ("nothing", "none", False, 0),
         ("hw.gpu.utilization", "lines", False, 2),
     ]

@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from chiplog_agent.stats import gpu as gpu_module
 from chiplog_agent.stats.frames import MigDevice
-from chiplog_agent.stats.gpu import FIELDS, has_driver, kernel_gpus
+from chiplog_agent.stats.gpu.device import FIELDS
 from chiplog_agent.stats.sampler_process import (
     Holders,
 )
@@ -72,13 +70,6 @@ def test_unsupported_metrics_are_told_once_and_left_out(node: GpuSampler) -> Non
     assert "hw.power" in of(messages, GPU0)[0].names
 
 
-def test_the_kernels_list_of_gpus_tells_of_one_that_nvml_does_not_count(tmp_path: Path) -> None:
-    assert kernel_gpus(str(tmp_path / "absent")) == []
-    for name in ("0000:1b:00.0", "0000:04:00.0"):
-        (tmp_path / name).mkdir()
-    assert kernel_gpus(str(tmp_path)) == ["0000:04:00.0", "0000:1b:00.0"]
-
-
 def test_mig_instances_are_devices_of_their_own(node: GpuSampler) -> None:
     node.tell("mig1")
     node.feed.start()
@@ -115,21 +106,3 @@ def test_the_gpus_that_a_ranks_processes_use_are_told_when_they_change(node: Gpu
         finally:
             os.kill(child, 9)
             rank.kill()
-
-
-@proves(
-    "library-stays-out-of-agent",
-    "where the kernel has a driver the agent does not load its library",
-    part="os.path.exists(_KERNEL_DRIVER) or ",
-)
-def test_a_driver_is_found_without_its_library_where_the_kernel_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_module, "_KERNEL_DRIVER", str(tmp_path / "nvidia"))
-    monkeypatch.setattr(gpu_module, "_LIBRARY", "libc.so.6")
-    assert has_driver()
-    monkeypatch.setattr(gpu_module, "_LIBRARY", "libnvidia-ml-that-does-not-exist.so.1")
-    assert not has_driver()
-    (tmp_path / "nvidia").mkdir()
-    monkeypatch.setattr(gpu_module, "missing_library", lambda: pytest.fail("the library is loaded into the agent"))
-    assert has_driver()

@@ -2,14 +2,16 @@
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from chiplog_agent.stats.process_tree import (
+from chiplog_agent.stats.rank.process_tree import (
     GROUP_NAMES,
     PROCESS_NAMES,
     ProcessStats,
@@ -69,7 +71,7 @@ def say(process: "subprocess.Popen[str]", text: str = "go") -> None:
 
 
 def sample(stats: ProcessStats) -> dict[str, dict[str, float]]:
-    return {device: dict(zip(names, values, strict=True)) for device, names, values in stats.sample()}
+    return {device: dict(zip(names, values, strict=True)) for device, names, values in stats.read()}
 
 
 def settled(stats: ProcessStats, pid: int) -> dict[str, float]:
@@ -88,8 +90,8 @@ def test_a_rank_is_sampled_from_its_second_period_on(start: Start) -> None:
     rank = start("print('up', flush=True); sys.stdin.read()")
     line(rank)
     stats = watching(rank.pid)
-    assert stats.sample() == []
-    [(device, names, values)] = stats.sample()
+    assert stats.read() == []
+    [(device, names, values)] = stats.read()
     assert (device, names[:4]) == (f"pid:{rank.pid}", PROCESS_NAMES)
     assert names[4:] == GROUP_NAMES[: len(names) - 4]
     assert values[1] > 1 << 20 and values[2] == 1.0
@@ -147,7 +149,7 @@ c.stdout.readline()
 print('up', flush=True); sys.stdin.read(); c.kill()""")
     line(rank)
     stats = watching(rank.pid)
-    stats.sample()
+    stats.read()
     deadline = time.monotonic() + WAIT_S
     utilization = 0.0
     while utilization < 0.05 and time.monotonic() < deadline:
@@ -175,7 +177,7 @@ def spent(stats: ProcessStats, pid: int, until: Callable[[], bool]) -> float:
 
 def begin(stats: ProcessStats, pid: int) -> None:
     """Take a rank's first sample, which only sets the base of its CPU time."""
-    stats.sample()
+    stats.read()
     assert stats._ranks[pid].sampled_at
 
 
@@ -339,7 +341,7 @@ while time.process_time() < 0.5: pass
 print('up', flush=True); sys.stdin.read()""")
     line(rank)
     stats = watching(rank.pid)
-    stats.sample()
+    stats.read()
     time.sleep(0.1)
     assert sample(stats)[f"pid:{rank.pid}"]["process.cpu.utilization"] < 0.5
 
@@ -347,7 +349,7 @@ print('up', flush=True); sys.stdin.read()""")
 def test_a_vanished_rank_is_absent_and_the_others_go_on(start: Start) -> None:
     dead, alive = start("sys.stdin.read()"), start("sys.stdin.read()")
     stats = watching(dead.pid, alive.pid)
-    stats.sample()
+    stats.read()
     dead.kill()
     deadline = time.monotonic() + WAIT_S
     while read_stat(dead.pid) is not None and time.monotonic() < deadline:
@@ -360,7 +362,7 @@ def test_a_vanished_rank_is_absent_and_the_others_go_on(start: Start) -> None:
 def test_a_process_under_a_dead_ranks_pid_is_not_taken_for_it(start: Start) -> None:
     rank = start("sys.stdin.read()")
     stats = watching(rank.pid)
-    stats.sample()
+    stats.read()
     stats._ranks[rank.pid].start_ticks -= 1  # the same PID with another start time, as after reuse
     assert sample(stats) == {}
     stats.watch([rank.pid])  # named again, it is a new rank
@@ -371,7 +373,7 @@ def test_a_rank_started_by_another_rank_is_counted_once(start: Start) -> None:
     rank = start("c = child(); print(c.pid, flush=True); sys.stdin.read()")
     inner = int(line(rank))
     stats = watching(rank.pid, inner)
-    stats.sample()
+    stats.read()
     samples = sample(stats)
     assert samples[f"pid:{rank.pid}"]["process.threads"] == 1.0
     assert samples[f"pid:{inner}"]["process.threads"] == 1.0
@@ -394,4 +396,64 @@ def test_a_name_with_brackets_and_spaces_does_not_confuse_the_reader(start: Star
 
 
 def test_a_pid_that_nobody_has_is_absent() -> None:
-    assert watching(2**22 + 1).sample() == []
+    assert watching(2**22 + 1).read() == []
+
+
+V2 = "30 23 0:26 / MOUNT rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+
+
+@proves(
+    "own-memory-group", "each rank shows the memory of its own control group", part="rank.pid", new="min(self._ranks)"
+)
+def test_the_agents_host_and_each_ranks_group_are_told_apart(tmp_path: Path) -> None:
+    """Two ranks in jobs with limits of their own; `proc` holds their files, the processes are real."""
+    ranks = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]
+    try:
+        proc = tmp_path / "proc"
+        (proc / "self").mkdir(parents=True)
+        (proc / "self/mountinfo").write_text(V2.replace("MOUNT", str(tmp_path / "fs")))
+        for number, rank in enumerate(ranks):
+            job = tmp_path / f"fs/job{number}"
+            job.mkdir(parents=True)
+            for name, text in {"max": (number + 1) << 20, "current": 1000 + number, "stat": "anon 1\n"}.items():
+                (job / f"memory.{name}").write_text(f"{text}\n")
+            (proc / str(rank.pid)).mkdir()
+            (proc / str(rank.pid) / "cgroup").write_text(f"0::/job{number}\n")
+        stats = ProcessStats(proc=str(proc))
+        stats.watch([rank.pid for rank in ranks])
+        stats.read()
+        found = [dict(zip(names, values, strict=True)) for _, names, values in stats.read()]
+        memory = [(of["cgroup.memory.usage"], of["cgroup.memory.limit"]) for of in found]
+        by_rank = dict(zip(sorted(rank.pid for rank in ranks), memory, strict=True))
+        assert by_rank == {rank.pid: (1000 + n, (n + 1) << 20) for n, rank in enumerate(ranks)}
+        (tmp_path / "fs/job0/memory.max").write_text("max\n")
+        shutil.rmtree(tmp_path / "fs/job1")  # the job has ended under its rank
+        names = dict(
+            zip([rank.pid for rank in ranks], [{n for n in s[1] if "cgroup" in n} for s in stats.read()], strict=True)
+        )
+        assert sorted(map(sorted, names.values())) == [[], ["cgroup.memory.usage"]]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def test_a_rank_in_a_limited_group_of_this_machine_shows_that_limit(group: Path) -> None:
+    code = (
+        "import os, sys\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "kept = b'x' * (32 << 20)\nprint('up', flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(group / "cgroup.procs")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
+        try:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == b"up\n"
+            stats = ProcessStats()
+            stats.watch([rank.pid])
+            stats.read()
+            [(_, names, values)] = stats.read()
+            found = dict(zip(names, values, strict=True))
+            assert found["cgroup.memory.limit"] == 256 << 20
+            assert 32 << 20 < found["cgroup.memory.usage"] < 256 << 20
+        finally:
+            rank.kill()

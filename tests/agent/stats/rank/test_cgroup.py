@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.stats.cgroup import Memory, MemoryGroup, find_groups
+from chiplog_agent.stats.rank.cgroup import Memory, MemoryGroup, find_groups
 
 HOST_BYTES = 1000
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
-from chiplog_agent.stats.cgroup import MemoryGroup
+from chiplog_agent.stats.rank.cgroup import MemoryGroup
+from chiplog_agent.stats.source import Reading, Source
 from chiplog_schemas.process.procfs import SESSION, read_proc_stat
 
 PROCESS_NAMES = (
@@ -77,22 +78,16 @@ class _Rank:
         self.devices_since = 0.0  # … since this time, monotonic
 
 
-class ProcessStats:
-    """Samples the process trees of a set of ranks.
+class ProcessStats(Source):
+    """Reads the process trees of a set of ranks, and their control groups.
 
-    | name | unit | meaning |
-    |---|---|---|
-    | process.cpu.utilization | 1 | CPU time per time since the sample before, with children that ended; 1 is one core |
-    | process.memory.usage | By | sum of resident sets; pages that processes share count in each |
-    | process.threads | {thread} | |
-    | process.open_file_descriptors | {fd} | absent where they may not be counted |
-    | cgroup.memory.usage | By | of the rank's control group without page cache that the kernel takes back first |
-    | cgroup.memory.limit | By | the tightest limit on it; absent without a limit below the host's memory |
-
-    The device is `pid:<PID>`. A rank's first sample comes one interval after it is first seen. A vanished rank is
+    Descriptors are absent where they may not be counted, a group's limit without one below the host's memory. The
+    device is `pid:<PID>`. A rank's first sample comes one interval after it is first seen. A vanished rank is
     absent. A tree ends at other watched ranks, and at agents and collectors that a rank has started, which are not its
     work.
     """
+
+    title = "ranks"
 
     def __init__(self, *, proc: str = "/proc") -> None:
         """Read control groups below `proc`; processes are always those of /proc."""
@@ -110,9 +105,9 @@ class ProcessStats:
         wanted = sorted(set(pids))
         self._ranks = {pid: self._ranks.get(pid) or _Rank(pid) for pid in wanted}
 
-    def sample(self) -> list[tuple[str, tuple[str, ...], tuple[float, ...]]]:
-        """Return (device, names, values) of each rank that is running and had a previous sample."""
-        samples = []
+    def read(self) -> list[Reading]:
+        """Return the values of each rank that is running and had a previous reading."""
+        readings = []
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         # The full walk is expensive: at most one rank each time, in addition to new ones.
         oldest = min(self._ranks.values(), key=lambda rank: rank.walked_at, default=None)
@@ -126,10 +121,10 @@ class ProcessStats:
             if rank.tree.members:
                 names, values = self._sum(tree.living(), _spent_ticks(rank, tree), now - rank.sampled_at)
                 group_names, group_values = self._read_group(rank, poll_again=all_threads)
-                samples.append((f"pid:{rank.pid}", names + group_names, values + group_values))
+                readings.append(Reading(f"pid:{rank.pid}", names + group_names, values + group_values))
             rank.tree = tree
             rank.sampled_at = now
-        return samples
+        return readings
 
     def take_devices(self, holders: Mapping[str, Mapping[int, int]]) -> list[tuple[int, list[str]]]:
         """Return (PID, UUIDs) of each rank whose tree uses other GPUs than at the last call.

@@ -1,11 +1,10 @@
 """NVML on threads: what is lost is reported once and comes back, and no device waits for another."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from chiplog_agent.stats.gpu_threads import CHECK_INTERVAL_S, RETRY_MAX_S, GpuThreads
+from chiplog_agent.stats.gpu.threads import CHECK_INTERVAL_S, RETRY_MAX_S, GpuThreads
 from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
     DeviceStale,
@@ -127,26 +126,17 @@ def threads() -> Iterator[GpuThreads]:
     """GPU threads that are not started: what they post, without a device."""
     threads = GpuThreads()
     yield threads
-    os.close(threads.wake)
-
-
-def test_a_post_wakes_its_reader_and_messages_keep_their_order(threads: GpuThreads) -> None:
-    with pytest.raises(BlockingIOError):
-        os.eventfd_read(threads.wake)
-    threads.post(["line", "a"], ["line", "b"])
-    threads.post(["line", "c"])
-    assert os.eventfd_read(threads.wake) == 2
-    assert list(threads.messages) == [["line", "a"], ["line", "b"], ["line", "c"]]
+    threads.box.close()
 
 
 def test_a_device_is_lost_once_until_it_is_back(threads: GpuThreads) -> None:
     threads.note_back(GPU0)
-    assert not threads.messages, "it was not lost"
+    assert not threads.box.messages, "it was not lost"
     threads.note_lost([GPU0, GPU1], "it fell off the bus")
     threads.note_lost([GPU1, GPU0], "again")
-    assert [(post[1], post[4]) for post in threads.messages] == [("gpu.lost", GPU0), ("gpu.lost", GPU1)]
-    threads.messages.clear()
+    assert [(post[1], post[4]) for post in threads.box.messages] == [("gpu.lost", GPU0), ("gpu.lost", GPU1)]
+    threads.box.messages.clear()
     threads.note_back(GPU0)
     threads.note_back(GPU0)
     threads.note_lost([GPU0, GPU1], "once more")
-    assert [(post[1], post[4]) for post in threads.messages] == [("gpu.back", GPU0), ("gpu.lost", GPU0)]
+    assert [(post[1], post[4]) for post in threads.box.messages] == [("gpu.back", GPU0), ("gpu.lost", GPU0)]

@@ -1,13 +1,12 @@
 """NVML on threads that no caller waits for: one for each device, and one that starts them, also after a loss."""
 
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
-from chiplog_agent.stats.gpu import GpuLostError, GpuStats, GpuUnavailableError, has_driver, missing_library
+from chiplog_agent.stats.gpu.device import GpuStats
+from chiplog_agent.stats.gpu.nvml import GpuLostError, GpuUnavailableError, has_driver, missing_library
+from chiplog_agent.stats.post_box import PostBox
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.clock import now_us
 
@@ -22,15 +21,13 @@ _STOP_WAIT_S = 2.0  # for calls in progress; a call that hangs prevents another 
 class GpuThreads:
     """Takes one sample of each device per request, and posts it.
 
-    `posts` holds frames for the agent, and for the sampler `["known", uuid]` for each device found, `["holders", uuid,
-    {pid: bytes}]`, and `["restart", reason]` when only a new process can continue. `wake` is readable when there are
-    some. The queue is limited: each device is sampled only on `request`, which its owner calls as often as it empties
-    the queue.
+    `box` gets frames for the agent, and for the sampler `["known", uuid]` for each device found, `["holders", uuid,
+    {pid: bytes}]`, and `["restart", reason]` when only a new process can continue. What waits there is limited: each
+    device is sampled only on `request`, which its owner calls as often as it empties the box.
     """
 
     def __init__(self) -> None:
-        self.messages: deque[list[Any]] = deque()
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.box = PostBox()
         self.initialised = False
         self._stats: GpuStats | None = None
         self._workers: tuple[_Worker, ...] = ()
@@ -49,18 +46,13 @@ class GpuThreads:
         for worker in self._workers:
             worker.event.set()
 
-    def post(self, *posts: list[Any]) -> None:
-        """Post frames for the sampler or the agent."""
-        self.messages.extend(posts)
-        os.eventfd_write(self.wake, 1)
-
     def note_lost(self, uuids: Iterable[str], reason: str) -> None:
         """Declare devices lost, once each until they are back."""
         with self._lost_lock:
             fresh = [uuid for uuid in uuids if uuid not in self._lost]
             self._lost.update(fresh)
         # safeguard: lost-gpu-is-error
-        self.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid] for uuid in fresh))
+        self.box.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid] for uuid in fresh))
 
     def note_back(self, uuid: str) -> None:
         """Record that a device answers."""
@@ -68,7 +60,7 @@ class GpuThreads:
             was_lost = uuid in self._lost
             self._lost.discard(uuid)
         if was_lost:
-            self.post(["event", "gpu.back", "info", f"{uuid} is back", uuid])
+            self.box.post(["event", "gpu.back", "info", f"{uuid} is back", uuid])
 
     def _supervise(self) -> None:
         """Initialise NVML, and again when devices were lost or changed."""
@@ -106,7 +98,7 @@ class GpuThreads:
         except GpuUnavailableError as error:
             self._has_library = error.has_library
             if error.is_stale and self._known:
-                self.post(["restart", f"the driver was replaced: {error}"])
+                self.box.post(["restart", f"the driver was replaced: {error}"])
             self.note_lost(self._known, str(error))
             self._emit(str(error))
         except Exception as error:  # an unknown version of pynvml; the host's samples continue
@@ -122,11 +114,11 @@ class GpuThreads:
         gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
         self._start_workers(stats)  # of MIG instances
         self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML no longer shows it")
-        self.post(["gpus", gpus])
+        self.box.post(["gpus", gpus])
 
     def _start_workers(self, stats: GpuStats) -> None:
         fresh = [_Worker(self, stats, uuid) for uuid in stats.devices[len(self._workers) :]]
-        self.post(*(["known", worker.uuid] for worker in fresh))
+        self.box.post(*(["known", worker.uuid] for worker in fresh))
         self._known |= dict.fromkeys(worker.uuid for worker in fresh)
         for worker in fresh:
             worker.start()
@@ -136,7 +128,7 @@ class GpuThreads:
         """Post reasons, unless they are the same as last time."""
         if lines != self._reported:
             self._reported = lines
-            self.post(*(["line", line] for line in lines))
+            self.box.post(*(["line", line] for line in lines))
 
     def _stop_workers(self) -> bool:
         """End the devices' threads. Return False, and leave all of them running, if one is inside a call."""
@@ -160,15 +152,14 @@ class AbsentGpus:
     """Takes the place of `GpuThreads` without a driver: reports that once, and ends the sampler when one appears."""
 
     def __init__(self) -> None:
-        self.messages: deque[list[Any]] = deque()
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.box = PostBox()
         self.initialised = True
         self._check_at = time.monotonic() + RETRY_BESIDE_MAX_S
 
     def start(self) -> None:
         """Report the reason."""
         if (reason := missing_library()) is not None:
-            self._post(["line", reason])
+            self.box.post(["line", reason])
 
     def request(self) -> None:
         """Check from time to time whether a driver was installed: only a process may use it."""
@@ -176,11 +167,7 @@ class AbsentGpus:
         if now >= self._check_at:
             self._check_at = now + RETRY_BESIDE_MAX_S
             if has_driver():
-                self._post(["restart", "an NVIDIA driver appeared"])  # safeguard: new-driver-ends-thread
-
-    def _post(self, message: list[Any]) -> None:
-        self.messages.append(message)
-        os.eventfd_write(self.wake, 1)
+                self.box.post(["restart", "an NVIDIA driver appeared"])  # safeguard: new-driver-ends-thread
 
 
 class _Worker:
@@ -214,7 +201,7 @@ class _Worker:
                     self._threads.note_lost([self.uuid], str(error))
                 except Exception as error:  # this device becomes stale, and the others continue
                     line = f"{self.uuid}: sampling has ended: {type(error).__name__}: {error}"
-                    self._threads.post(["line", line])
+                    self._threads.box.post(["line", line])
                     return
 
     def _sample(self) -> None:
@@ -224,10 +211,10 @@ class _Worker:
         self.is_dead = not groups
         if groups:
             self._threads.note_back(self.uuid)
-        self._threads.post(
+        self._threads.box.post(
             *(["sample", ts_us, self.uuid, names, values] for names, values in groups),
             *(["line", line] for line in lines),
         )
         if now - self._holders_at >= HOLDERS_INTERVAL_S:
             self._holders_at = now
-            self._threads.post(["holders", self.uuid, self._stats.holders(self.uuid)])
+            self._threads.box.post(["holders", self.uuid, self._stats.holders(self.uuid)])

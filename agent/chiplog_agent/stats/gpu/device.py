@@ -1,44 +1,21 @@
-"""Samples of the GPUs of this node: the only module that uses NVML.
+"""Samples of the GPUs of this node, by NVML.
 
-To add a metric, add a row to READERS, or to FIELDS when NVML provides it as a field value. pynvml is imported only
-where the driver's library exists: it costs 5 MiB.
+To add a metric, add a row to READERS, or to FIELDS when NVML provides it as a field value.
 """
 
-import ctypes
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from chiplog_agent.stats.frames import Gpu, MigDevice
+from chiplog_agent.stats.gpu.nvml import GpuLostError, GpuUnavailableError, Handle, Nvml, kernel_gpus, load, number_of
 
 SLOW_INTERVAL_S = 10.0  # ECC counters: the driver queries the device for them, and they change rarely
-_LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
-_KERNEL_DRIVER = "/proc/driver/nvidia"  # exists while the kernel has the driver
-_KERNEL_GPUS = f"{_KERNEL_DRIVER}/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
 _MEGA = 1e6
 _MILLI = 1e-3
 _LINES_MAX = 64  # reasons reported per device; a driver that invents errors must not fill a log
 
-_Nvml = Any  # the module pynvml, which has no types
-_Handle = Any
-_Attempt = Callable[[_Nvml, _Handle], tuple[float, ...]]
+_Attempt = Callable[[Nvml, Handle], tuple[float, ...]]
 Group = tuple[tuple[str, ...], tuple[float, ...]]
-
-
-class GpuUnavailableError(RuntimeError):
-    """NVML cannot be used here. The message is one line with the reason and the remedy.
-
-    has_library: whether the driver's library exists. is_stale: whether its version differs from the one loaded here.
-    """
-
-    def __init__(self, message: str, *, has_library: bool = True, is_stale: bool = False) -> None:
-        super().__init__(message)
-        self.has_library = has_library
-        self.is_stale = is_stale
-
-
-class GpuLostError(RuntimeError):
-    """A GPU, or the driver, is gone: the handle is dead until NVML is initialised again. The message is the reason."""
 
 
 class Reader(NamedTuple):
@@ -61,44 +38,44 @@ class Field(NamedTuple):
     slow: bool = False
 
 
-def _utilization(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _utilization(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0,)
 
 
-def _memory(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _memory(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return float(memory.used), float(memory.total)
 
 
-def _power_limit(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _power_limit(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * _MILLI,)
 
 
-def _power(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _power(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetPowerUsage(handle) * _MILLI,)
 
 
-def _energy(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _energy(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * _MILLI,)
 
 
-def _temperature(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _temperature(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),)
 
 
-def _clock_sm(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _clock_sm(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * _MEGA,)
 
 
-def _clock_mem(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _clock_mem(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * _MEGA,)
 
 
-def _event_reasons(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _event_reasons(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),)
 
 
-def _throttle_reasons(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+def _throttle_reasons(nvml: Nvml, handle: Handle) -> tuple[float, ...]:
     return (float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)  # the name before driver 535
 
 
@@ -124,7 +101,7 @@ FIELDS = (
 class _Device:
     """The state of one GPU: its handle, and what it does not support. Used by one thread at a time."""
 
-    def __init__(self, handle: _Handle) -> None:
+    def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self.readers = list(READERS)
         self.fields = list(FIELDS)
@@ -142,7 +119,7 @@ class GpuStats:
     """
 
     def __init__(self) -> None:
-        self._nvml = _load()
+        self._nvml = load()
         self._gone = (  # errors that no retry can change
             self._nvml.NVML_ERROR_NOT_SUPPORTED,
             self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -183,7 +160,7 @@ class GpuStats:
             self.gpus.append(Gpu(uuid, self._speed(device.handle), tuple(instance for instance, _ in instances)))
         return self.gpus
 
-    def _speed(self, handle: _Handle) -> float:
+    def _speed(self, handle: Handle) -> float:
         """Return a measure that orders GPUs as CUDA's FASTEST_FIRST does, as far as known; 0 if unknown."""
         nvml = self._nvml
         try:
@@ -192,7 +169,7 @@ class GpuStats:
         except nvml.NVMLError:
             return 0.0
 
-    def _instances(self, handle: _Handle) -> list[tuple[MigDevice, _Handle]]:
+    def _instances(self, handle: Handle) -> list[tuple[MigDevice, Handle]]:
         """Return the MIG instances of a GPU; none outside of MIG mode."""
         nvml, found = self._nvml, []
         try:
@@ -322,7 +299,7 @@ class GpuStats:
             if code == self._nvml.NVML_SUCCESS:
                 names, values = groups[field.slow]
                 names.append(field.name)
-                values.append(_number(self._nvml, result) * field.factor)
+                values.append(number_of(self._nvml, result) * field.factor)
             elif code not in self._gone:
                 failures.append(f"{field.name}: {self._nvml.NVMLError(code)}")
             else:
@@ -345,63 +322,3 @@ class GpuStats:
         room = _LINES_MAX - device.lines_reported
         device.lines_reported += len(lines[:room])
         device.lines += lines[:room]
-
-
-def _number(nvml: _Nvml, result: Any) -> float:
-    """Return the member of the value union that its type names (nvmlValueType_t)."""
-    value, kind = result.value, result.valueType
-    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_INT:
-        return float(value.uiVal)
-    if kind == nvml.NVML_VALUE_TYPE_DOUBLE:
-        return float(value.dVal)
-    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_LONG:
-        return float(value.ulVal)
-    if kind == nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG:
-        return float(value.sllVal)
-    if kind == nvml.NVML_VALUE_TYPE_SIGNED_INT:
-        return float(value.siVal)
-    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_SHORT:
-        return float(value.usVal)
-    return float(value.ullVal)
-
-
-def kernel_gpus(folder: str = _KERNEL_GPUS) -> list[str]:
-    """Return the GPUs that the kernel's driver is bound to.
-
-    NVML may count only those that existed when it was initialised.
-    """
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def missing_library() -> str | None:
-    """Return one line with the reason if the driver's library cannot be loaded. Calls nothing in it."""
-    try:
-        ctypes.CDLL(_LIBRARY)
-    except OSError as error:
-        return f"hw.* is absent: no NVIDIA driver here ({error})"
-    return None
-
-
-def has_driver() -> bool:
-    """Return True if an NVIDIA driver is installed. Loads no library where the kernel has the driver."""
-    return os.path.exists(_KERNEL_DRIVER) or missing_library() is None  # safeguard: library-stays-out-of-agent
-
-
-def _load() -> _Nvml:
-    """Import pynvml and initialise it. Raises GpuUnavailableError."""
-    if (reason := missing_library()) is not None:
-        raise GpuUnavailableError(reason, has_library=False)
-    try:
-        import pynvml  # imported here: a node without a GPU saves 5 MiB
-    except ImportError as error:
-        why = f"hw.* is absent: {error}; pip install nvidia-ml-py"
-        raise GpuUnavailableError(why, has_library=False) from error
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        is_stale = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-        raise GpuUnavailableError(f"hw.* is absent: NVML cannot be initialised: {error}", is_stale=is_stale) from error
-    return pynvml

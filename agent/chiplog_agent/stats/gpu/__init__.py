@@ -1,0 +1,1 @@
+"""Sources of GPUs: NVML and what is built on it."""

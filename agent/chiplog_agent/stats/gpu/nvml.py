@@ -1,0 +1,91 @@
+"""NVML's library and the kernel's driver: whether they are here, how they are loaded, and how they fail.
+
+pynvml is imported only where the driver's library exists: it costs 5 MiB.
+"""
+
+import ctypes
+import os
+from typing import Any
+
+_LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
+_KERNEL_DRIVER = "/proc/driver/nvidia"  # exists while the kernel has the driver
+_KERNEL_GPUS = f"{_KERNEL_DRIVER}/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
+
+Nvml = Any  # the module pynvml, which has no types
+Handle = Any
+
+
+class GpuUnavailableError(RuntimeError):
+    """NVML cannot be used here. The message is one line with the reason and the remedy.
+
+    has_library: whether the driver's library exists. is_stale: whether its version differs from the one loaded here.
+    """
+
+    def __init__(self, message: str, *, has_library: bool = True, is_stale: bool = False) -> None:
+        super().__init__(message)
+        self.has_library = has_library
+        self.is_stale = is_stale
+
+
+class GpuLostError(RuntimeError):
+    """A GPU, or the driver, is gone: the handle is dead until NVML is initialised again. The message is the reason."""
+
+
+def number_of(nvml: Nvml, result: Any) -> float:
+    """Return the member of the value union that its type names (nvmlValueType_t)."""
+    value, kind = result.value, result.valueType
+    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_INT:
+        return float(value.uiVal)
+    if kind == nvml.NVML_VALUE_TYPE_DOUBLE:
+        return float(value.dVal)
+    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_LONG:
+        return float(value.ulVal)
+    if kind == nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG:
+        return float(value.sllVal)
+    if kind == nvml.NVML_VALUE_TYPE_SIGNED_INT:
+        return float(value.siVal)
+    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_SHORT:
+        return float(value.usVal)
+    return float(value.ullVal)
+
+
+def kernel_gpus(folder: str = _KERNEL_GPUS) -> list[str]:
+    """Return the GPUs that the kernel's driver is bound to.
+
+    NVML may count only those that existed when it was initialised.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def missing_library() -> str | None:
+    """Return one line with the reason if the driver's library cannot be loaded. Calls nothing in it."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        return f"hw.* is absent: no NVIDIA driver here ({error})"
+    return None
+
+
+def has_driver() -> bool:
+    """Return True if an NVIDIA driver is installed. Loads no library where the kernel has the driver."""
+    return os.path.exists(_KERNEL_DRIVER) or missing_library() is None  # safeguard: library-stays-out-of-agent
+
+
+def load() -> Nvml:
+    """Import pynvml and initialise it. Raises GpuUnavailableError."""
+    if (reason := missing_library()) is not None:
+        raise GpuUnavailableError(reason, has_library=False)
+    try:
+        import pynvml  # imported here: a node without a GPU saves 5 MiB
+    except ImportError as error:
+        why = f"hw.* is absent: {error}; pip install nvidia-ml-py"
+        raise GpuUnavailableError(why, has_library=False) from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        is_stale = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        raise GpuUnavailableError(f"hw.* is absent: NVML cannot be initialised: {error}", is_stale=is_stale) from error
+    return pynvml

@@ -1,0 +1,1 @@
+"""Sources of the host: one module each, listed in `sources.py`."""

@@ -1,0 +1,1 @@
+"""Sources of ranks: their processes and control groups."""

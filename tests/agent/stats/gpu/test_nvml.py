@@ -1,0 +1,34 @@
+"""Whether a driver is here, without loading its library into the agent."""
+
+from pathlib import Path
+
+import pytest
+
+from chiplog_agent.stats.gpu import nvml
+from chiplog_agent.stats.gpu.nvml import has_driver, kernel_gpus
+from tests.support.safeguard import proves
+
+
+def test_the_kernels_list_of_gpus_tells_of_one_that_nvml_does_not_count(tmp_path: Path) -> None:
+    assert kernel_gpus(str(tmp_path / "absent")) == []
+    for name in ("0000:1b:00.0", "0000:04:00.0"):
+        (tmp_path / name).mkdir()
+    assert kernel_gpus(str(tmp_path)) == ["0000:04:00.0", "0000:1b:00.0"]
+
+
+@proves(
+    "library-stays-out-of-agent",
+    "where the kernel has a driver the agent does not load its library",
+    part="os.path.exists(_KERNEL_DRIVER) or ",
+)
+def test_a_driver_is_found_without_its_library_where_the_kernel_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "_KERNEL_DRIVER", str(tmp_path / "nvidia"))
+    monkeypatch.setattr(nvml, "_LIBRARY", "libc.so.6")
+    assert has_driver()
+    monkeypatch.setattr(nvml, "_LIBRARY", "libnvidia-ml-that-does-not-exist.so.1")
+    assert not has_driver()
+    (tmp_path / "nvidia").mkdir()
+    monkeypatch.setattr(nvml, "missing_library", lambda: pytest.fail("the library is loaded into the agent"))
+    assert has_driver()

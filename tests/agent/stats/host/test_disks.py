@@ -1,0 +1,20 @@
+"""What disks transfer, beside the kernel's own list."""
+
+from pathlib import Path
+
+import psutil
+
+from chiplog_agent.stats.host.disks import DiskSource
+
+
+def test_the_sum_is_that_of_the_disks_with_a_device(tmp_path: Path) -> None:
+    before = psutil.disk_io_counters(perdisk=True, nowrap=False)
+    readings = DiskSource().read()
+    after = psutil.disk_io_counters(perdisk=True, nowrap=False)
+    real = [name for name in before if Path(f"/sys/block/{name}/device").exists()]
+    whole = [name for name in before if Path(f"/sys/block/{name}").exists()]
+    for _, names, values in readings:
+        for name, value in zip(names, values, strict=True):
+            field = "read_bytes" if name.endswith("read") else "write_bytes"
+            low, high = (sum(getattr(of[disk], field) for disk in real or whole) for of in (before, after))
+            assert low <= value <= high
