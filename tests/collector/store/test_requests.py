@@ -55,7 +55,7 @@ def test_a_look_with_news_opens_the_tables_that_have_some(
     proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By table one listing, the new commit and, of a small table, the new file."""
-    store, looked = DeltaStore(URL, LOG), 0
+    store, looked = DeltaStore(f"{URL}/news", LOG), 0
     row = f"SELECT '{LOG}' AS log, {{number}}::BIGINT AS number, 'host' AS host, now() AS cut_at"
     reader = None
     for until in range(4):
@@ -64,7 +64,7 @@ def test_a_look_with_news_opens_the_tables_that_have_some(
             store.publish(Addition(table, file, DAY, until - 1, until))
         store.put_heartbeat({"number": until, "tables": store.versions})
         if reader is None:
-            reader = Reader(URL, tmp_path)
+            reader = Reader(store.url, tmp_path)
             continue
         counts = counted(proxy, reader.store.refresh)
         assert counts == {"LIST": 3, "GET": 6}
