@@ -65,10 +65,10 @@ def metric_tables() -> str:
 
 
 def _metric_table(metrics: Iterable[SystemMetric]) -> str:
-    rows = ["| name | unit | kind | every | what | source |", "|---|---|---|---|---|---|"]
+    rows = ["| name | unit | kind | every | what | source | verified |", "|---|---|---|---|---|---|---|"]
     for of in metrics:
         kind, every = "counter" if of.is_counter else "gauge", f"{of.period_s:g} s" if of.period_s else "sample"
-        rows.append(f"| `{of.name}` | {of.unit} | {kind} | {every} | {of.title} | {of.source} |")
+        rows.append(f"| `{of.name}` | {of.unit} | {kind} | {every} | {of.title} | {of.source} | {of.verified} |")
     return "\n".join(rows)
 
 

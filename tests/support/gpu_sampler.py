@@ -1,10 +1,13 @@
 """A sampler process with a small libnvidia-ml.so.1 that can fail and hang on demand, and what it sends."""
 
+import json
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
@@ -21,6 +24,34 @@ GPU0 = "GPU-00000000-0000-0000-0000-000000000000"
 GPU1 = "GPU-00000000-0000-0000-0000-000000000001"
 GPU2 = "GPU-00000000-0000-0000-0000-000000000002"
 SOURCE = Path(__file__).parent / "fake_nvml" / "nvml.c"
+
+# What the programs of `GpuSampler.ask` begin with.
+_BEGIN = """
+import json, os, time
+import pynvml
+from chiplog_agent.stats.gpu.device_sample import DeviceSample, NvmlDevice
+
+def tell(words):
+    with open(os.environ["FAKE_NVML_CONTROL"], "w") as control:
+        control.write(words)
+    time.sleep(0.01)  # the library reads it again after 5 ms
+
+def device(index=0):
+    return NvmlDevice(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
+
+def instance(number):
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
+    handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
+    return NvmlDevice(pynvml, handle, parent=gpu, gpu_instance=pynvml.nvmlDeviceGetGpuInstanceId(handle))
+
+def values(sample):
+    return {name: value for group in sample.groups() for name, value in zip(*group)}
+
+def show(*what):
+    print(json.dumps(what))
+
+pynvml.nvmlInit()
+"""
 
 
 def compile_library(folder: Path) -> None:
@@ -41,6 +72,13 @@ class GpuSampler:
 
     def tell(self, words: str) -> None:
         self.control.write_text(words)
+
+    def ask(self, program: str) -> Any:
+        """Run a program that calls NVML by itself, and return what it shows. It may use the names of _BEGIN."""
+        command = [sys.executable, "-c", _BEGIN + program]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     def run(self, until: Callable[[list[Message]], bool]) -> list[Message]:
         """Read until something is true of what this call has read, and return that."""

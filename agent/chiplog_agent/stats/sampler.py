@@ -14,6 +14,7 @@ from typing import Any
 from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
 from chiplog_agent.stats.gpu.threads import AbsentGpus, GpuThreads
 from chiplog_agent.stats.host.sources import host_sources
+from chiplog_agent.stats.rank.gpu_use import RankGpuUse
 from chiplog_agent.stats.rank.process_tree import ProcessStats
 from chiplog_agent.stats.source_set import SourceSet
 from chiplog_schemas.clock import now_us
@@ -35,7 +36,8 @@ class Sampler:
         self._gpus = GpuThreads() if gpus is None else gpus
         self._box = self._gpus.box
         self._processes = ProcessStats()
-        self._sources = SourceSet([*host_sources(), self._processes], self._box)
+        self._gpu_use = RankGpuUse(self._processes)
+        self._sources = SourceSet([*host_sources(), self._processes, self._gpu_use], self._box)
         self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
         self._stale: set[str] = set()
         self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and their memory in bytes
@@ -100,8 +102,14 @@ class Sampler:
                 case ["known", uuid]:
                     self._answered[uuid] = now
                     continue
-                case ["holders", uuid, pids]:
-                    self._holders[uuid] = pids
+                case ["use", uuid, use]:
+                    self._holders[uuid] = use.memory
+                    self._gpu_use.put(uuid, use, now)
+                    continue
+                case ["gone", uuid]:
+                    for known in (self._answered, self._holders):
+                        known.pop(uuid, None)
+                    self._gpu_use.drop(uuid)
                     continue
                 case ["restart", reason]:
                     self._is_over = True

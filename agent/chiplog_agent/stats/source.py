@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import NamedTuple
 
+DUE_SLACK_S = 0.05  # a timer wakes late or early: what is due each 10 s must not skip to the 11th
 HOST_DEVICE = ""  # the device of what belongs to the whole node
 READ_ERRORS = (OSError, ValueError, KeyError, IndexError, AttributeError, RuntimeError)  # psutil's included
 

@@ -4,12 +4,11 @@ import threading
 from collections.abc import Callable, Iterable
 
 from chiplog_agent.stats.post_box import PostBox
-from chiplog_agent.stats.source import READ_ERRORS, AbsentError, Reading, Source
+from chiplog_agent.stats.source import DUE_SLACK_S, READ_ERRORS, AbsentError, Reading, Source
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.once import OnceLogger
 
 _LINES_MAX = 64  # a source that invents errors must not fill a log
-_DUE_SLACK_S = 0.05  # a timer wakes late or early: a source of each 10 s must not skip to the 11th
 
 
 class SourceSet:
@@ -32,7 +31,7 @@ class SourceSet:
         """
         readings: list[Reading] = []
         for source, due_at in self._due_at.items():
-            if now < due_at - _DUE_SLACK_S or source in self._absent:
+            if now < due_at - DUE_SLACK_S or source in self._absent:
                 continue
             self._due_at[source] = now + source.period_s
             if source.deadline_s is None:  # safeguard: hanging-source-on-thread

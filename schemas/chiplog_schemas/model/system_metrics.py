@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 SLOW_S = 10.0  # between two readings of what costs more or changes rarely
+GPU_PROCESSES_S = 2.0  # between two queries which processes use a GPU
 _QUANTITIES = {
     "1": "share",
     "{cpu}": "cores",
@@ -31,6 +32,8 @@ class SystemMetric(NamedTuple):
         is_counter: Whether it counts up from a start that is not the run's; a rate is what people look at.
         period_s: Between two readings, in s; 0 is the interval of the agent, 1 s by default.
         is_hidden: Whether the page shows it in another form.
+        verified: What its values were compared with: `kernel`, an independent reading of /proc, /sys or a control
+            group; `device`, what nvidia-smi prints; `stand-in`, what a library in place of NVML was told to return.
     """
 
     name: str
@@ -40,6 +43,7 @@ class SystemMetric(NamedTuple):
     is_counter: bool = False
     period_s: float = 0.0
     is_hidden: bool = False
+    verified: str = "kernel"
 
     @property
     def quantity(self) -> str:
@@ -55,10 +59,17 @@ def _count(name: str, unit: str, title: str, source: str, period_s: float = 0.0)
     return SystemMetric(name, unit, title, source, is_counter=True, period_s=period_s)
 
 
-# Of a GPU, or of a MIG instance where the driver gives it. Numbers are those of nvml.h, NVML_FI_DEV_*.
+# Of a GPU. A MIG instance has its memory and the metrics of GPM. Numbers are those of nvml.h, NVML_FI_DEV_*; GPM is
+# its performance monitoring of Hopper and later, NVML_GPM_METRIC_*.
 _GPU = (
     _gauge("hw.gpu.utilization", "1", "GPU utilization", "nvmlDeviceGetUtilizationRates; not under MIG"),
-    _gauge("hw.gpu.memory.usage", "By", "GPU memory used", "nvmlDeviceGetMemoryInfo"),
+    _gauge(
+        "hw.gpu.memory.utilization", "1", "GPU memory activity", "likewise: time in which memory was read or written"
+    ),
+    _gauge(
+        "hw.gpu.memory.usage", "By", "GPU memory used", "nvmlDeviceGetMemoryInfo_v2; version 1 includes reserved memory"
+    ),
+    _gauge("hw.gpu.memory.reserved", "By", "GPU memory reserved by the driver", "nvmlDeviceGetMemoryInfo_v2"),
     _gauge("hw.gpu.memory.limit", "By", "GPU memory, total", "nvmlDeviceGetMemoryInfo"),
     _gauge("hw.power", "W", "GPU power", "field 186, else nvmlDeviceGetPowerUsage"),
     _gauge("hw.power.limit", "W", "GPU power limit", "nvmlDeviceGetEnforcedPowerLimit"),
@@ -74,8 +85,63 @@ _GPU = (
         "nvmlDeviceGetCurrentClocksEventReasons: bits of nvmlClocksEventReasons",
         is_hidden=True,
     ),
+    _count("hw.gpu.throttle.time.sw_power", "s", "GPU throttled: power limit", "field 74"),
+    _count("hw.gpu.throttle.time.sync_boost", "s", "GPU throttled: synchronised boost", "field 76"),
+    _count("hw.gpu.throttle.time.sw_thermal", "s", "GPU throttled: temperature, by the driver", "field 269"),
+    _count("hw.gpu.throttle.time.hw_thermal", "s", "GPU throttled: temperature, by the hardware", "field 270"),
+    _count("hw.gpu.throttle.time.hw_brake", "s", "GPU throttled: power brake of the system", "field 271"),
+    _count("hw.gpu.throttle.time.thermal", "s", "GPU throttled: thermal policy", "field 75", SLOW_S),
+    _count("hw.gpu.throttle.time.board_limit", "s", "GPU throttled: board limit", "field 77", SLOW_S),
+    _count("hw.gpu.throttle.time.reliability", "s", "GPU throttled: reliability voltage", "field 79", SLOW_S),
+    _gauge("hw.gpu.sm.active", "1", "GPU multiprocessors active", "GPM 2"),
+    _gauge("hw.gpu.sm.occupancy", "1", "GPU multiprocessor occupancy", "GPM 3"),
+    _gauge("hw.gpu.tensor.active", "1", "GPU tensor cores active", "GPM 5"),
+    _gauge("hw.gpu.dram.active", "1", "GPU memory bandwidth used", "GPM 10"),
+    _gauge("hw.gpu.fp64.active", "1", "GPU FP64 active", "GPM 11"),
+    _gauge("hw.gpu.fp32.active", "1", "GPU FP32 active", "GPM 12"),
+    _gauge("hw.gpu.fp16.active", "1", "GPU FP16 active", "GPM 13"),
+    _gauge("hw.gpu.graphics.active", "1", "GPU graphics or compute active", "GPM 1"),
+    _gauge("hw.gpu.encoder.utilization", "1", "GPU encoder utilization", "nvmlDeviceGetEncoderUtilization", SLOW_S),
+    _gauge("hw.gpu.decoder.utilization", "1", "GPU decoder utilization", "nvmlDeviceGetDecoderUtilization", SLOW_S),
+    _count("hw.gpu.io.pcie.receive", "By", "GPU PCIe received", "field 198; a wrap at 32 bits is undone"),
+    _count("hw.gpu.io.pcie.transmit", "By", "GPU PCIe sent", "field 197; a wrap at 32 bits is undone"),
+    _count("hw.gpu.io.nvlink.receive", "By", "GPU NVLink received", "field 139, else 204; all links"),
+    _count("hw.gpu.io.nvlink.transmit", "By", "GPU NVLink sent", "field 138, else 202; all links"),
     _count("hw.errors.ecc_corrected", "{error}", "GPU ECC errors, corrected", "field 3", SLOW_S),
     _count("hw.errors.ecc_uncorrected", "{error}", "GPU ECC errors, uncorrected", "field 4", SLOW_S),
+    _count(
+        "hw.errors.ecc_corrected.aggregate", "{error}", "GPU ECC errors of its lifetime, corrected", "field 5", SLOW_S
+    ),
+    _count(
+        "hw.errors.ecc_uncorrected.aggregate",
+        "{error}",
+        "GPU ECC errors of its lifetime, uncorrected",
+        "field 6",
+        SLOW_S,
+    ),
+    _count("hw.errors.pcie_replay", "{error}", "GPU PCIe replays", "field 94", SLOW_S),
+    _count("hw.errors.nvlink_replay", "{error}", "GPU NVLink replays", "field 161; all links", SLOW_S),
+    _count("hw.errors.nvlink_recovery", "{error}", "GPU NVLink recoveries", "field 162; all links", SLOW_S),
+    _count("hw.errors.nvlink_crc", "{error}", "GPU NVLink CRC errors", "field 163; all links", SLOW_S),
+    _count("hw.gpu.row_remap.correctable", "{row}", "GPU memory rows remapped, correctable", "field 142", SLOW_S),
+    _count("hw.gpu.row_remap.uncorrectable", "{row}", "GPU memory rows remapped, uncorrectable", "field 143", SLOW_S),
+    _gauge("hw.gpu.row_remap.pending", "{flag}", "GPU row remapping waits for a reset", "field 144", SLOW_S),
+    _gauge("hw.gpu.row_remap.failure", "{flag}", "GPU row remapping failed", "field 145", SLOW_S),
+    _count(
+        "hw.gpu.retired_pages.single_bit",
+        "{page}",
+        "GPU pages retired, single bit errors",
+        "nvmlDeviceGetRetiredPages, where there is no row remapping",
+        SLOW_S,
+    ),
+    _count("hw.gpu.retired_pages.double_bit", "{page}", "GPU pages retired, double bit errors", "likewise", SLOW_S),
+    _gauge(
+        "hw.gpu.recovery_action",
+        "{action}",
+        "GPU recovery action",
+        "field 230: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain, 4 drain and reset",
+        SLOW_S,
+    ),
 )
 _HOST = (
     _gauge("system.cpu.utilization", "1", "Host CPU utilization", "/proc/stat; waiting for I/O is idle"),
@@ -103,11 +169,30 @@ _RANK = (
     _gauge("cgroup.memory.usage", "By", "Memory of the rank's container", "memory.current less inactive page cache"),
     _gauge("cgroup.memory.limit", "By", "Memory limit of the rank's container", "memory.max, the tightest one above"),
 )
+# Of a rank on its GPUs: the sum over its process tree.
+_RANK_ON_GPU = (
+    _gauge(
+        "process.gpu.memory.usage",
+        "By",
+        "GPU memory of the rank",
+        "nvmlDeviceGetComputeRunningProcesses; absent where the driver does not know it",
+        GPU_PROCESSES_S,
+    ),
+    _gauge(
+        "process.gpu.utilization",
+        "1",
+        "GPU utilization by the rank",
+        "nvmlDeviceGetProcessUtilization, multiprocessors; 1 is one whole GPU; not under MIG",
+        GPU_PROCESSES_S,
+    ),
+)
 
 
-def _by_name(metrics: Iterable[SystemMetric]) -> dict[str, SystemMetric]:
-    return {metric.name: metric for metric in metrics}
+def _by_name(metrics: Iterable[SystemMetric], verified: str = "kernel") -> dict[str, SystemMetric]:
+    return {metric.name: metric._replace(verified=verified) for metric in metrics}
 
 
-SYSTEM_METRICS = _by_name((*_GPU, *_HOST, *_RANK))  # in the order of the page
-GPU_METRICS, HOST_METRICS, RANK_METRICS = map(_by_name, (_GPU, _HOST, _RANK))
+GPU_METRICS = _by_name(_GPU, "stand-in")
+HOST_METRICS = _by_name(_HOST)
+RANK_METRICS = _by_name(_RANK) | _by_name(_RANK_ON_GPU, "stand-in")
+SYSTEM_METRICS = GPU_METRICS | HOST_METRICS | RANK_METRICS  # in the order of the page

@@ -13,13 +13,23 @@
  *   fast1                      GPU 1 has more cores than the others
  *   mig1                       GPU 1 is in MIG mode, with two instances
  *   pid0=123:500               process 123 holds 500 MiB of GPU 0; `m0` for GPU 1's first MIG instance; any number
+ *   busy0=123:40               process 123 uses 40 % of GPU 0, from a new sample at each query; any number
+ *   f0.198=5                   field 198 of GPU 0 has this value; f0.198=no: it is not supported; f0.198=fails: 999
+ *   gpm0.5=40                  GPM's metric 5 of GPU 0 has this value, in percent, and its instances half of it;
+ *                              gpm0=no: GPM is not supported; gpm0=fails: it fails with 999
+ *   retired0=2:1               so many pages of GPU 0 are retired by single and double bit errors
+ *   twins                      all GPUs have the UUID of GPU 0
+ *   old                        no nvmlDeviceGetMemoryInfo_v2, as before driver 510
  *   noisy                      nvmlInit prints to standard output
- * FAKE_NVML_CALLS names a file that gets one byte per call of nvmlDeviceGetFieldValues.
+ * FAKE_NVML_CALLS names a file that gets the GPU's number for each call of nvmlDeviceGetFieldValues.
+ * FAKE_NVML_GPUS has the number of GPUs without a control file.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -32,7 +42,9 @@ enum {
     NO_DRIVER = 9,
     LOST = 15,
     HANG_S = 45,
+    UNKNOWN = 999,
     GPUS_MAX = 8,
+    CONTROL_BYTES = 4096,
     INSTANCES = 2
 };
 
@@ -64,20 +76,24 @@ static int dead[GPUS_MAX]; /* the code that calls on a GPU fail with, until NVML
 static int all_dead = UNINITIALIZED;
 static int users; /* nvmlInit and nvmlShutdown are counted */
 
-static void read_control(char *text, size_t size) {
+/* The text of the control file. Each thread reads it again after 5 ms: calls ask for many words. */
+static const char *control(void) {
+    static __thread char text[CONTROL_BYTES];
+    static __thread long long read_at_us;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long long now_us = now.tv_sec * 1000000LL + now.tv_nsec / 1000;
+    if (read_at_us && now_us - read_at_us < 5000) return text;
     const char *path = getenv("FAKE_NVML_CONTROL");
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    memset(text, 0, size);
-    if (fd < 0) return;
-    if (read(fd, text, size - 1) < 0) text[0] = 0;
-    close(fd);
+    ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    text[length < 0 ? 0 : length] = 0;
+    if (fd >= 0) close(fd);
+    read_at_us = now_us;
+    return text;
 }
 
-static int told(const char *word) {
-    char text[1024];
-    read_control(text, sizeof text);
-    return strstr(text, word) != NULL;
-}
+static int told(const char *word) { return strstr(control(), word) != NULL; }
 
 static int told_of(const char *word, void *device) {
     char name[32];
@@ -86,10 +102,26 @@ static int told_of(const char *word, void *device) {
 }
 
 static int count_gpus(void) {
-    char text[1024];
-    read_control(text, sizeof text);
-    char *found = strstr(text, "gpus=");
-    return found ? atoi(found + 5) : 2;
+    const char *found = strstr(control(), "gpus="), *given = getenv("FAKE_NVML_GPUS");
+    return found ? atoi(found + 5) : given ? atoi(given) : 2;
+}
+
+/* What follows `<name><gpu><rest>=`; NULL without it. */
+static const char *ordered(const char *name, int gpu, const char *rest) {
+    char word[48];
+    snprintf(word, sizeof word, "%s%d%s=", name, gpu, rest);
+    for (const char *at = strstr(control(), word); at; at = strstr(at + 1, word))
+        if (at == control() || at[-1] == ' ') return at + strlen(word);
+    return NULL;
+}
+
+/* Reads a number for which a word may stand: `no` is NOT_SUPPORTED, `fails` UNKNOWN. Leaves `value` without an order. */
+static int take_order(const char *text, double *value) {
+    if (!text) return SUCCESS;
+    if (!strncmp(text, "no", 2)) return NOT_SUPPORTED;
+    if (!strncmp(text, "fails", 5)) return UNKNOWN;
+    *value = strtod(text, NULL);
+    return SUCCESS;
 }
 
 /* What every call begins with. */
@@ -151,7 +183,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     device_of *of = device;
     if (of->instance < 0)
-        snprintf(uuid, length, "GPU-00000000-0000-0000-0000-00000000000%d", of->gpu);
+        snprintf(uuid, length, "GPU-00000000-0000-0000-0000-00000000000%d", told("twins") ? 0 : of->gpu);
     else
         snprintf(uuid, length, "MIG-0000000%d-0000-0000-0000-00000000000%d", of->gpu, of->instance);
     return SUCCESS;
@@ -195,19 +227,48 @@ int nvmlDeviceGetComputeInstanceId(void *device, unsigned *id) {
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process_info *infos) {
     device_of *of = device;
-    char text[1024], word[16];
+    char word[16];
     unsigned room = infos ? *count : 0, found = 0;
     int code = enter(device, 1);
+    const char *text = control();
     if (code) return code;
-    read_control(text, sizeof text);
     snprintf(word, sizeof word, of->instance < 0 ? "pid%d=" : "pidm%d=", of->instance < 0 ? of->gpu : of->instance);
-    for (char *at = strstr(text, word); at; at = strstr(at + 1, word)) {
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) {
         unsigned pid = 0, mebibytes = 0;
-        sscanf(at + strlen(word), "%u:%u", &pid, &mebibytes);
-        if (found < room) infos[found] = (process_info){pid, (unsigned long long)mebibytes << 20, ~0u, ~0u};
+        int known = sscanf(at + strlen(word), "%u:%u", &pid, &mebibytes) == 2; /* `pid0=123:`: not available */
+        if (found < room) infos[found] = (process_info){pid, known ? (unsigned long long)mebibytes << 20 : ~0ULL, ~0u, ~0u};
         found++;
     }
     *count = found;
+    return found > room ? TOO_SMALL : SUCCESS;
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long time_us;
+    unsigned sm, memory, encoder, decoder;
+} process_share; /* nvmlProcessUtilizationSample_t */
+
+/* Two samples of each busy process, of which the newer one has its share, and one entry that the driver left unused. */
+int nvmlDeviceGetProcessUtilization(void *device, process_share *shares, unsigned *count, unsigned long long since_us) {
+    device_of *of = device;
+    char word[16];
+    unsigned room = shares ? *count : 0, found = 0;
+    int code = enter(device, 0);
+    struct timeval now;
+    if (code) return code;
+    gettimeofday(&now, NULL);
+    unsigned long long now_us = now.tv_sec * 1000000ULL + now.tv_usec;
+    snprintf(word, sizeof word, "busy%d=", of->gpu);
+    for (const char *at = strstr(control(), word); at; at = strstr(at + 1, word)) {
+        unsigned pid = 0, percent = 0;
+        sscanf(at + strlen(word), "%u:%u", &pid, &percent);
+        for (int newer = 0; newer < 2; newer++, found++)
+            if (found < room) shares[found] = (process_share){pid, now_us - !newer * 1000, newer ? percent : 99, 0, 0, 0};
+    }
+    if (shares && (!found || now_us <= since_us)) return NOT_FOUND;
+    if (found < room) shares[found] = (process_share){4000000000u, 0, 4000000000u, 0, 0, 0};
+    *count = ++found;
     return found > room ? TOO_SMALL : SUCCESS;
 }
 
@@ -219,6 +280,118 @@ int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) {
     memory[0] = 80ULL << 30, memory[1] = 70ULL << 30, memory[2] = 10ULL << 30; /* total, free, used */
     return enter(device, 1);
+}
+
+typedef struct {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+} memory_v2; /* nvmlMemory_v2_t */
+
+/* 479 MiB are the driver's, which version 1 counts as used. */
+int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *memory) {
+    if (told("old")) return NOT_SUPPORTED;
+    if (memory->version != (sizeof *memory | 2 << 24)) return 25; /* ARGUMENT_VERSION_MISMATCH */
+    int parts = ((device_of *)device)->instance >= 0 ? INSTANCES : 1;
+    memory->total = (80ULL << 30) / parts, memory->reserved = (479ULL << 20) / parts, memory->free = (70ULL << 30) / parts;
+    memory->used = memory->total - memory->free - memory->reserved;
+    return enter(device, 1);
+}
+
+int nvmlDeviceGetEncoderUtilization(void *device, unsigned *percent, unsigned *period_us) {
+    *percent = 25, *period_us = 167000;
+    return enter(device, 0);
+}
+
+int nvmlDeviceGetDecoderUtilization(void *device, unsigned *percent, unsigned *period_us) {
+    *percent = 5, *period_us = 167000;
+    return enter(device, 0);
+}
+
+int nvmlDeviceGetRetiredPages(void *device, int cause, unsigned *count, unsigned long long *addresses) {
+    unsigned pages[2] = {0, 0};
+    const char *given = ordered("retired", ((device_of *)device)->gpu, "");
+    if (given) sscanf(given, "%u:%u", &pages[0], &pages[1]);
+    int code = enter(device, 0);
+    if (code) return code;
+    unsigned room = addresses ? *count : 0;
+    *count = pages[cause];
+    for (unsigned i = 0; i < room && i < *count; i++) addresses[i] = i << 16;
+    return *count > room ? TOO_SMALL : SUCCESS;
+}
+
+typedef struct {
+    int gpu, instance;
+    unsigned gpu_instance;
+} gpm_sample; /* what nvmlGpmSample_t points to */
+
+typedef struct {
+    unsigned id;
+    int result;
+    double value;
+    const char *names[3];
+} gpm_metric; /* nvmlGpmMetric_t */
+
+typedef struct {
+    unsigned version, count;
+    gpm_sample *before, *after;
+    gpm_metric metrics[];
+} gpm_request; /* nvmlGpmMetricsGet_t */
+
+int fake_gpm_samples; /* allocated and not freed: tests read it */
+
+static int gpm_code(void *device) {
+    double unused;
+    int code = enter(device, 1);
+    return code ? code : told_of("bare", device) ? NOT_SUPPORTED : take_order(ordered("gpm", ((device_of *)device)->gpu, ""), &unused);
+}
+
+int nvmlGpmQueryDeviceSupport(void *device, unsigned *support) {
+    int code = gpm_code(device);
+    if (support[0] != 1) return 25;
+    support[1] = code != NOT_SUPPORTED;
+    return code == NOT_SUPPORTED ? SUCCESS : code;
+}
+
+int nvmlGpmSampleAlloc(gpm_sample **sample) {
+    *sample = calloc(1, sizeof **sample);
+    __sync_fetch_and_add(&fake_gpm_samples, 1);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleFree(gpm_sample *sample) {
+    free(sample);
+    __sync_fetch_and_sub(&fake_gpm_samples, 1);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleGet(void *device, gpm_sample *sample) {
+    device_of *of = device;
+    if (of->instance >= 0) return 2; /* INVALID_ARGUMENT */
+    *sample = (gpm_sample){of->gpu, -1, 0};
+    return gpm_code(device);
+}
+
+int nvmlGpmMigSampleGet(void *device, unsigned gpu_instance, gpm_sample *sample) {
+    device_of *of = device;
+    if (of->instance >= 0 || gpu_instance < 3 || gpu_instance >= 3 + INSTANCES) return 2; /* INVALID_ARGUMENT */
+    *sample = (gpm_sample){of->gpu, 0, gpu_instance};
+    return gpm_code(device);
+}
+
+int nvmlGpmMetricsGet(gpm_request *request) {
+    gpm_sample *of = request->after;
+    if (request->version != 1) return 25;
+    if (request->before->gpu != of->gpu || request->before->gpu_instance != of->gpu_instance) return 2;
+    int code = gpm_code(&devices[of->gpu]);
+    for (unsigned i = 0; i < request->count; i++) {
+        char rest[16];
+        gpm_metric *metric = &request->metrics[i];
+        metric->value = metric->id < 100 ? 50.0 + metric->id : 0.0;
+        snprintf(rest, sizeof rest, ".%u", metric->id);
+        metric->result = take_order(ordered("gpm", of->gpu, rest), &metric->value);
+        if (of->instance >= 0) metric->value /= 2.0;
+    }
+    return code;
 }
 
 int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *milliwatts) {
@@ -248,27 +421,64 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *
     return enter(device, 0);
 }
 
+/* The values of an idle device that has everything but field 186, as GPUs before Ampere; -1: not supported. */
+static double field_default(unsigned field, unsigned scope) {
+    switch (field) {
+        case 83: return 123456789; /* energy, mJ */
+        case 82: return 72; /* memory temperature */
+        case 3: return 7;
+        case 4: return 1;
+        case 5: return 70;
+        case 6: return 10;
+        case 74: return 2.5e9; /* throttled, ns */
+        case 75: return 0.25e9;
+        case 76: return 0.5e9;
+        case 77: return 0.75e9;
+        case 79: return 1.25e9;
+        case 269: return 3e9;
+        case 270: return 4e9;
+        case 271: return 5e9;
+        case 94: return 6; /* PCIe replays */
+        case 197: return 1e6; /* PCIe, bytes sent and received */
+        case 198: return 2e6;
+        case 138: return scope == ~0u ? 3000 : -1; /* NVLink, KiB sent and received; here only of all links */
+        case 139: return scope == ~0u ? 4000 : -1;
+        case 161: return scope == ~0u ? 11 : -1; /* NVLink replays, recoveries, CRC errors */
+        case 162: return scope == ~0u ? 12 : -1;
+        case 163: return scope == ~0u ? 13 : -1;
+        case 142: return 2; /* rows remapped */
+        case 143: return 1;
+        case 144: return 1; /* pending */
+        case 145: return 0;
+        case 230: return 1; /* recovery action: reset */
+        default: return -1;
+    }
+}
+
 int nvmlDeviceGetFieldValues(void *device, int count, field_value *values) {
     const char *path = getenv("FAKE_NVML_CALLS");
-    int result = enter(device, 0);
-    if (path && ((device_of *)device)->gpu == 0) {
+    int result = enter(device, 0), gpu = ((device_of *)device)->gpu;
+    if (path) {
+        char digit = (char)('0' + gpu);
         int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
         if (fd >= 0) {
-            if (write(fd, ".", 1) < 0) perror("write");
+            if (write(fd, &digit, 1) < 0) perror("write");
             close(fd);
         }
     }
     if (result != SUCCESS) return result;
     for (int i = 0; i < count; i++) {
-        values[i].result = SUCCESS;
-        values[i].type = 3; /* unsigned long long */
-        switch (values[i].field) {
-            case 83: values[i].value.ull = 123456789; break; /* energy, mJ */
-            case 82: values[i].type = 1, values[i].value.ui = 72; break; /* memory temperature */
-            case 3: values[i].value.ull = 7; break;
-            case 4: values[i].value.ull = 1; break;
-            default: values[i].result = NOT_SUPPORTED; /* 186, as on GPUs before Ampere */
-        }
+        char rest[16];
+        double value = field_default(values[i].field, values[i].scope);
+        snprintf(rest, sizeof rest, ".%u", values[i].field);
+        values[i].result = take_order(ordered("f", gpu, rest), &value);
+        if (values[i].result == SUCCESS && value < 0) values[i].result = NOT_SUPPORTED;
+        if (values[i].result != SUCCESS) continue;
+        values[i].type = values[i].field == 82 ? 1 : 3; /* unsigned int; unsigned long long */
+        if (values[i].type == 1)
+            values[i].value.ui = (unsigned)value;
+        else
+            values[i].value.ull = (unsigned long long)value;
     }
     return SUCCESS;
 }

@@ -7,23 +7,26 @@ from collections.abc import Iterable
 from chiplog_agent.stats.gpu.device import GpuStats
 from chiplog_agent.stats.gpu.nvml import GpuLostError, GpuUnavailableError, has_driver, missing_library
 from chiplog_agent.stats.post_box import PostBox
+from chiplog_agent.stats.source import DUE_SLACK_S
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.clock import now_us
+from chiplog_schemas.model.system_metrics import GPU_PROCESSES_S
 
 CHECK_INTERVAL_S = 1.0  # between two checks whether GPUs appeared, disappeared or died
 RETRY_MIN_S = 1.0  # pause before NVML is initialised again after a failure; it doubles …
 RETRY_MAX_S = 3.0  # … up to this while no GPU answers: including the check before it, a device is back within 5 s, …
 RETRY_BESIDE_MAX_S = 60.0  # … and up to this while other GPUs are in use, or there is no driver at all
-HOLDERS_INTERVAL_S = 2.0  # between two queries which processes use a GPU
+HOLDERS_INTERVAL_S = GPU_PROCESSES_S  # between two queries which processes use a GPU, and of its MIG instances
 _STOP_WAIT_S = 2.0  # for calls in progress; a call that hangs prevents another initialisation of NVML
 
 
 class GpuThreads:
     """Takes one sample of each device per request, and posts it.
 
-    `box` gets frames for the agent, and for the sampler `["known", uuid]` for each device found, `["holders", uuid,
-    {pid: bytes}]`, and `["restart", reason]` when only a new process can continue. What waits there is limited: each
-    device is sampled only on `request`, which its owner calls as often as it empties the box.
+    `box` gets frames for the agent, and for the sampler `["known", uuid]` for each device found, `["use", uuid,
+    DeviceUse]`, `["gone", uuid]` of a MIG instance, and `["restart", reason]` when only a new process can continue.
+    What waits there is limited: each device is sampled only on `request`, which its owner calls as often as it empties
+    the box.
     """
 
     def __init__(self) -> None:
@@ -32,6 +35,7 @@ class GpuThreads:
         self._stats: GpuStats | None = None
         self._workers: tuple[_Worker, ...] = ()
         self._known: dict[str, None] = {}  # every device ever found, in NVML's order
+        self._parents: dict[str, str] = {}  # MIG instance → its GPU
         self._lost: set[str] = set()  # the devices that were declared lost and are not back
         self._lost_lock = threading.Lock()
         self._reported: tuple[str, ...] = ()
@@ -113,8 +117,21 @@ class GpuThreads:
         self._start_workers(stats)
         gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
         self._start_workers(stats)  # of MIG instances
+        self._forget_instances(stats)
         self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML no longer shows it")
         self.box.post(["gpus", gpus])
+
+    def _forget_instances(self, stats: GpuStats) -> None:
+        """Forget MIG instances that are gone from GPUs that answer: an administrator removed them."""
+        present = set(stats.devices)
+        gone = [uuid for uuid, parent in self._parents.items() if parent in present and uuid not in present]
+        for uuid in gone:  # safeguard: removed-instance-is-not-lost
+            self._known.pop(uuid, None)
+            del self._parents[uuid]
+        with self._lost_lock:
+            self._lost.difference_update(gone)
+        self.box.post(*(["gone", uuid] for uuid in gone))
+        self._parents |= {instance.uuid: gpu.uuid for gpu in stats.gpus for instance in gpu.instances}
 
     def _start_workers(self, stats: GpuStats) -> None:
         fresh = [_Worker(self, stats, uuid) for uuid in stats.devices[len(self._workers) :]]
@@ -215,6 +232,8 @@ class _Worker:
             *(["sample", ts_us, self.uuid, names, values] for names, values in groups),
             *(["line", line] for line in lines),
         )
-        if now - self._holders_at >= HOLDERS_INTERVAL_S:
+        if now - self._holders_at >= HOLDERS_INTERVAL_S - DUE_SLACK_S:
             self._holders_at = now
-            self._threads.box.post(["holders", self.uuid, self._stats.holders(self.uuid)])
+            use, lines = self._stats.use(self.uuid, now)
+            self._stats.check_layout(self.uuid)
+            self._threads.box.post(["use", self.uuid, use], *(["line", line] for line in lines))

@@ -126,6 +126,10 @@ class ProcessStats(Source):
             rank.sampled_at = now
         return readings
 
+    def trees(self) -> dict[int, Stats]:
+        """Return the processes of each rank's tree, by the rank's PID."""
+        return {rank.pid: rank.tree.members for rank in self._ranks.values()}
+
     def take_devices(self, holders: Mapping[str, Mapping[int, int]]) -> list[tuple[int, list[str]]]:
         """Return (PID, UUIDs) of each rank whose tree uses other GPUs than at the last call.
 

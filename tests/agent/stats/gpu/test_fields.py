@@ -1,0 +1,162 @@
+"""Fields: one call for all, their numbers and units, wrapped counters, and what takes the place of missing ones."""
+
+import re
+
+import pytest
+
+from chiplog_agent.stats.gpu.fields import FIELDS, Unwrapped
+from chiplog_schemas.model.system_metrics import GPU_METRICS
+from tests.support.gpu_sampler import GpuSampler
+from tests.support.safeguard import proves
+
+BEGIN = """
+from chiplog_agent.stats.gpu.fields import FieldReader
+
+def read(reader, *, slow=True):
+    sample = DeviceSample(0.0, is_slow=slow)
+    calls = reader.read(sample)
+    return sample, [name for call in calls for name in call.attempts[0].names]
+"""
+VALUES = {  # of the stand-in, in the units of SYSTEM_METRICS
+    "hw.energy": 123456.789,
+    "hw.temperature.memory": 72.0,
+    "hw.gpu.throttle.time.sw_power": 2.5,
+    "hw.gpu.throttle.time.sync_boost": 0.5,
+    "hw.gpu.throttle.time.sw_thermal": 3.0,
+    "hw.gpu.throttle.time.hw_thermal": 4.0,
+    "hw.gpu.throttle.time.hw_brake": 5.0,
+    "hw.gpu.io.pcie.receive": 2e6,
+    "hw.gpu.io.pcie.transmit": 1e6,
+    "hw.gpu.io.nvlink.receive": 4000 * 1024.0,
+    "hw.gpu.io.nvlink.transmit": 3000 * 1024.0,
+}
+SLOW_VALUES = {
+    "hw.gpu.throttle.time.thermal": 0.25,
+    "hw.gpu.throttle.time.board_limit": 0.75,
+    "hw.gpu.throttle.time.reliability": 1.25,
+    "hw.errors.ecc_corrected": 7.0,
+    "hw.errors.ecc_uncorrected": 1.0,
+    "hw.errors.ecc_corrected.aggregate": 70.0,
+    "hw.errors.ecc_uncorrected.aggregate": 10.0,
+    "hw.errors.pcie_replay": 6.0,
+    "hw.errors.nvlink_replay": 11.0,
+    "hw.errors.nvlink_recovery": 12.0,
+    "hw.errors.nvlink_crc": 13.0,
+    "hw.gpu.row_remap.correctable": 2.0,
+    "hw.gpu.row_remap.uncorrectable": 1.0,
+    "hw.gpu.row_remap.pending": 1.0,
+    "hw.gpu.row_remap.failure": 0.0,
+    "hw.gpu.recovery_action": 1.0,
+}
+
+
+@proves(
+    "one-field-call",
+    "all due fields of a GPU are read with one call",
+    value="[nvml.nvmlDeviceGetFieldValues(device.handle, [(of.number, of.scope)])[0] for of in due]",
+)
+def test_fast_and_slow_fields_of_every_scope_come_by_one_call_in_their_units(node: GpuSampler) -> None:
+    program = """
+reader = FieldReader(device())
+first, calls = read(reader)
+second, _ = read(reader, slow=False)
+show(values(first), values(second), calls, first.unsupported)
+"""
+    first, second, calls, unsupported = node.ask(BEGIN + program)
+    assert first == pytest.approx(VALUES | SLOW_VALUES)
+    assert second == pytest.approx(VALUES)
+    assert calls == ["hw.power"] and unsupported == [], "field 186 is missing there, and has a call in its place"
+    assert node.calls.read_bytes() == b"00"
+
+
+def test_field_numbers_are_those_of_pynvml_which_the_comments_name(node: GpuSampler) -> None:
+    """The fields as the table's source has them: its comments name NVML's constants."""
+    from chiplog_agent.stats.gpu import fields
+
+    with open(fields.__file__, encoding="utf-8") as source:
+        rows = re.findall(r"    Field\(\"\S+, (\d+).*# .*?(NVML_FI_DEV_\w+)", source.read())
+    numbers = {int(number): name for number, name in rows}
+    assert list(numbers) == [field.number for field in FIELDS]
+    [found] = node.ask(f"show([getattr(pynvml, name) for name in {list(numbers.values())!r}])")
+    assert found == list(numbers)
+
+
+def test_fields_agree_with_the_table_of_metrics_about_their_period_and_number() -> None:
+    for field in FIELDS:
+        metric = GPU_METRICS[field.name]
+        assert bool(metric.period_s) == field.slow, field.name
+        assert str(field.number) in metric.source, field.name
+
+
+def test_nvlink_without_the_field_in_kib_is_read_in_bytes(node: GpuSampler) -> None:
+    node.tell("f0.138=no f0.139=no f0.202=123456 f0.204=654321")
+    program = """
+sample, _ = read(FieldReader(device()))
+show(values(sample), sample.unsupported)
+"""
+    found, unsupported = node.ask(BEGIN + program)
+    assert (found["hw.gpu.io.nvlink.transmit"], found["hw.gpu.io.nvlink.receive"]) == (123456.0, 654321.0)
+    assert unsupported == []
+
+
+def test_a_gpu_without_nvlink_lacks_it_and_is_not_asked_again(node: GpuSampler) -> None:
+    node.tell(" ".join(f"f0.{number}=no" for number in (138, 139, 161, 162, 163)))
+    program = """
+reader = FieldReader(device())
+lacks = [read(reader)[0].unsupported for _ in range(3)]
+tell("")
+sample, _ = read(reader)
+show(lacks, [name for name in values(sample) if "nvlink" in name])
+"""
+    (first, second, third), later = node.ask(BEGIN + program)
+    errors = [f"hw.errors.nvlink_{kind}" for kind in ("replay", "recovery", "crc")]
+    assert first == ["hw.gpu.io.nvlink.receive", "hw.gpu.io.nvlink.transmit", *errors]
+    assert second == third == later == []
+
+
+def test_retired_pages_are_read_only_where_rows_are_not_remapped(node: GpuSampler) -> None:
+    node.tell(" ".join(f"f0.{number}=no" for number in (142, 143, 144, 145)))
+    program = "sample, calls = read(FieldReader(device())); show(calls, sample.unsupported)"
+    calls, unsupported = node.ask(BEGIN + program)
+    assert calls == ["hw.power", "hw.gpu.retired_pages.single_bit", "hw.gpu.retired_pages.double_bit"]
+    assert [name.rpartition(".")[2] for name in unsupported] == ["correctable", "uncorrectable", "pending", "failure"]
+
+
+def test_a_field_that_fails_is_left_out_of_this_sample_only(node: GpuSampler) -> None:
+    node.tell("f0.83=fails")
+    program = """
+reader = FieldReader(device())
+first, _ = read(reader)
+tell("")
+second, _ = read(reader)
+show(values(first), first.failures, values(second), second.failures)
+"""
+    first, failures, second, later = node.ask(BEGIN + program)
+    assert "hw.energy" not in first and "hw.energy" in second
+    assert [text.partition(":")[0] for text in failures] == ["hw.energy"] and later == []
+
+
+@proves("pcie-counter-unwrapped", "a counter that wraps at 32 bits only grows", condition=False)
+def test_a_counter_that_wraps_at_32_bits_only_grows(node: GpuSampler) -> None:
+    program = """
+reader, found = FieldReader(device()), []
+for value in (2**32 - 10, 5, 2**32 - 1, 0):
+    tell(f"f0.198={value} f0.197={value // 2}")
+    sample = values(read(reader, slow=False)[0])
+    found.append([sample[f"hw.gpu.io.pcie.{way}"] for way in ("receive", "transmit")])
+show(*zip(*found))
+"""
+    receive, transmit = node.ask(BEGIN + program)
+    assert receive == [2**32 - 10, 2**32 + 5, 2**33 - 1, 2**33]
+    assert transmit == [2**31 - 5, 2**32 + 2, 2**32 + 2**31 - 1, 2**33]
+
+
+def test_a_counter_of_64_bits_that_is_reset_continues() -> None:
+    counter = Unwrapped()
+    assert [counter.grow(value) for value in (3e10, 4e10, 0.0, 1e9)] == [3e10, 4e10, 4e10, 4.1e10]
+
+
+def test_what_takes_a_fields_place_is_a_metric_too() -> None:
+    for field in FIELDS:
+        if field.otherwise is not None:
+            assert set(field.otherwise.attempts[0].names) <= GPU_METRICS.keys()
