@@ -66,6 +66,7 @@ class GpuSampler:
     def __init__(self, folder: Path) -> None:
         self.control = folder / "control"
         self.calls = folder / "calls"
+        self.shutdowns = folder / "shutdowns"
         self.control.write_text("")
         self.messages: list[Message] = []
         self.feed = SamplerProcess(period_s=0.1)

@@ -146,8 +146,9 @@ def main() -> None:
     output_fd = os.dup(1)
     os.dup2(2, 1)  # a driver's library that prints must not write into the frames
     code = 0
+    gpus = GpuThreads()
     try:
-        Sampler(0, output_fd).run()
+        Sampler(0, output_fd, gpus).run()
     except BrokenPipeError:
         code = 1  # the agent is gone: there is no reader
     except Exception as error:  # the agent gets the error and starts a new sampler; a user who runs this sees it
@@ -157,4 +158,5 @@ def main() -> None:
             os.write(output_fd, encode_frame(["line", f"the sampler failed: {type(error).__name__}: {error}"]))
         except OSError:
             pass  # there is no reader any more
+    gpus.close()  # safeguard: driver-closed-at-end
     os._exit(code)  # does not wait for threads that hang in a driver

@@ -26,6 +26,7 @@ RESTART_MAX_S = 60.0  # the longest pause; it doubles in between
 _SETTLED_S = 60.0  # a sampler that ran this long resets the pause
 _READ_BYTES = 64 * KIB  # the size of a pipe
 _READS_MAX = 16  # per call: 1 MiB, a frame of the largest size; a sampler that floods must not block the loop
+_END_WAIT_S = 0.5  # shutting a driver's library down takes some ms; one that hangs must not delay the agent's end
 _CLOSE_WAIT_S = 0.5  # a killed process ends in milliseconds, unless a driver holds it: then init reaps it
 _PIDS_MAX = 4096  # ranks of one node; 12 KB, which fit into a pipe
 _DEVICE_CHARS_MAX = 256  # a GPU's UUID has 40
@@ -240,10 +241,11 @@ class SamplerProcess:
         self._flush()
 
     def close(self) -> None:
-        """End the sampler and close all descriptors. Waits at most half a second for it. May be called twice."""
+        """End the sampler and close all descriptors. Waits at most a second for it. May be called twice."""
         if self._closed:
             return
         self._closed = True
+        self._await_end()
         self._drop()
         for process in self._killed:
             try:
@@ -254,6 +256,18 @@ class SamplerProcess:
         for descriptor in (self._fd, self._idle_fd, self._idle_writer_fd):
             os.close(descriptor)
         self._fd = -1
+
+    def _await_end(self) -> None:
+        """Let the sampler end by itself, so that it shuts the driver's library down."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        os.dup2(self._idle_fd, self._fd, inheritable=False)  # a sampler that waits to write ends, too
+        self._process.stdin.close()
+        try:
+            self._process.wait(_END_WAIT_S)  # safeguard: sampler-ends-by-itself
+        except subprocess.TimeoutExpired:
+            pass  # it is killed next
 
     def _pull(self) -> None:
         for _ in range(_READS_MAX):

@@ -29,6 +29,7 @@ def node(nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
     monkeypatch.setenv("FAKE_NVML_CONTROL", str(node.control))
     monkeypatch.setenv("FAKE_NVML_CALLS", str(node.calls))
+    monkeypatch.setenv("FAKE_NVML_SHUTDOWNS", str(node.shutdowns))
     yield node
     node.feed.close()
 

@@ -12,10 +12,12 @@ from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
 from chiplog_agent.stats.gpu.threads import AbsentGpus
 from chiplog_agent.stats.sampler import STALE_PERIODS, Sampler
 from chiplog_agent.stats.sampler_process import (
+    DeviceStale,
     Sample,
 )
 from chiplog_schemas.limits import SAMPLE_INTERVAL_S
 from tests.support.gpu_sampler import GPU0, GpuSampler, lines, of
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 
@@ -32,6 +34,26 @@ def test_a_library_that_prints_does_not_break_the_frames(node: GpuSampler) -> No
     node.feed.start()
     node.run(lambda messages: len(of(messages, GPU0)) >= 3)
     assert node.feed.bad_frames == 0
+
+
+@proves("driver-closed-at-end", "a sampler shuts the driver's library down at its end")
+@proves("sampler-ends-by-itself", "a sampler may end by itself before it is killed")
+def test_a_sampler_that_is_ended_shuts_nvml_down_without_samples_of_gpm(node: GpuSampler) -> None:
+    node.feed.start()
+    node.run(lambda messages: len(of(messages, GPU0)) >= 4)
+    assert not node.shutdowns.exists()
+    node.feed.close()
+    assert node.shutdowns.read_bytes() == b"0"
+
+
+def test_a_sampler_whose_driver_hangs_is_killed_at_its_end(node: GpuSampler) -> None:
+    node.feed.start()
+    node.run(lambda messages: len(of(messages, GPU0)) >= 4)
+    node.tell("hang0 hang1")
+    node.run(lambda messages: DeviceStale(GPU0) in messages)
+    pid = node.feed.pid
+    node.feed.close()
+    assert not node.shutdowns.exists() and not os.path.exists(f"/proc/{pid}")
 
 
 MODULE = [sys.executable, "-P", "-m", "chiplog_agent.stats"]

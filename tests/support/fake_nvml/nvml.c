@@ -22,6 +22,7 @@
  *   old                        no nvmlDeviceGetMemoryInfo_v2, as before driver 510
  *   noisy                      nvmlInit prints to standard output
  * FAKE_NVML_CALLS names a file that gets the GPU's number for each call of nvmlDeviceGetFieldValues.
+ * FAKE_NVML_SHUTDOWNS names a file that gets the number of unfreed samples of GPM, 0 to 9, when NVML is shut down.
  * FAKE_NVML_GPUS has the number of GPUs without a control file.
  */
 #include <fcntl.h>
@@ -159,9 +160,21 @@ int nvmlInitWithFlags(unsigned flags) {
     return SUCCESS;
 }
 
+static void append_digit(const char *variable, int number) {
+    const char *path = getenv(variable);
+    char digit = (char)('0' + number);
+    int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    if (fd < 0) return;
+    if (write(fd, &digit, 1) < 0) perror("write");
+    close(fd);
+}
+
+int fake_gpm_samples; /* allocated and not freed: tests read it */
+
 int nvmlShutdown(void) {
     if (users == 0) return UNINITIALIZED;
     if (--users == 0) all_dead = UNINITIALIZED;
+    append_digit("FAKE_NVML_SHUTDOWNS", fake_gpm_samples > 9 ? 9 : fake_gpm_samples);
     return SUCCESS;
 }
 
@@ -337,8 +350,6 @@ typedef struct {
     gpm_metric metrics[];
 } gpm_request; /* nvmlGpmMetricsGet_t */
 
-int fake_gpm_samples; /* allocated and not freed: tests read it */
-
 static int gpm_code(void *device) {
     double unused;
     int code = enter(device, 1);
@@ -456,16 +467,8 @@ static double field_default(unsigned field, unsigned scope) {
 }
 
 int nvmlDeviceGetFieldValues(void *device, int count, field_value *values) {
-    const char *path = getenv("FAKE_NVML_CALLS");
     int result = enter(device, 0), gpu = ((device_of *)device)->gpu;
-    if (path) {
-        char digit = (char)('0' + gpu);
-        int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-        if (fd >= 0) {
-            if (write(fd, &digit, 1) < 0) perror("write");
-            close(fd);
-        }
-    }
+    append_digit("FAKE_NVML_CALLS", gpu);
     if (result != SUCCESS) return result;
     for (int i = 0; i < count; i++) {
         char rest[16];

@@ -38,12 +38,18 @@ class GpuThreads:
         self._parents: dict[str, str] = {}  # MIG instance → its GPU
         self._lost: set[str] = set()  # the devices that were declared lost and are not back
         self._lost_lock = threading.Lock()
+        self._init_lock = threading.Lock()  # held while NVML is initialised or shut down
         self._reported: tuple[str, ...] = ()
         self._has_library = True
 
     def start(self) -> None:
         """Start to look for GPUs. Returns at once; NVML may take seconds, or hang forever."""
         threading.Thread(target=self._supervise, name="nvml", daemon=True).start()
+
+    def close(self) -> None:
+        """Shut NVML down for good, unless a call hangs: a kill of a process with samples of GPM can freeze a GPU."""
+        if self._init_lock.acquire(timeout=_STOP_WAIT_S) and self._stop_workers() and self._stats is not None:
+            self._stats.close()
 
     def request(self) -> None:
         """Request a sample of each device. A device that is still busy takes this as its next request."""
@@ -70,15 +76,16 @@ class GpuThreads:
         """Initialise NVML, and again when devices were lost or changed."""
         backoff, retry_at = Backoff(RETRY_MIN_S), 0.0
         while True:
-            now = time.monotonic()
-            # safeguard: gpu-count-change-noticed
-            is_changed = self._stats is not None and self._stats.inspect() != self._stats.signature
-            if is_changed or (self._is_troubled and now >= retry_at):  # safeguard: nvml-retried-while-lost
-                self._initialise()
-                backoff.max_s = RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S
-                retry_at = time.monotonic() + backoff.next_s()
-            elif not self._is_troubled:
-                backoff.reset()
+            with self._init_lock:
+                now = time.monotonic()
+                # safeguard: gpu-count-change-noticed
+                is_changed = self._stats is not None and self._stats.inspect() != self._stats.signature
+                if is_changed or (self._is_troubled and now >= retry_at):  # safeguard: nvml-retried-while-lost
+                    self._initialise()
+                    backoff.max_s = RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S
+                    retry_at = time.monotonic() + backoff.next_s()
+                elif not self._is_troubled:
+                    backoff.reset()
             time.sleep(CHECK_INTERVAL_S)
 
     @property
@@ -177,6 +184,9 @@ class AbsentGpus:
         """Report the reason."""
         if (reason := missing_library()) is not None:
             self.box.post(["line", reason])
+
+    def close(self) -> None:
+        """Do nothing: there is no driver."""
 
     def request(self) -> None:
         """Check from time to time whether a driver was installed: only a process may use it."""
