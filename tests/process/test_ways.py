@@ -254,3 +254,21 @@ def test_saved_queries_are_listed_and_wrong_calls_named(place: Node) -> None:
     for wrong, word in ((["--saved", "nope"], "nope"), (["--saved", "all", "FROM runs"], "exclude each other")):
         done = subprocess.run([*cli, *wrong], capture_output=True, text=True, timeout=WAIT_S)
         assert (done.returncode, word in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.full
+def test_ranks_on_mig_instances_have_these_in_labels_and_samples(place: Node) -> None:
+    """The last test: the agent's second GPU enters MIG mode while it runs."""
+    instances = [f"MIG-00000001-0000-0000-0000-{number:012}" for number in range(2)]
+    Path(os.environ["CONTROL_OF_WAYS"]).write_text("mig1")
+    sampled = "SELECT count(DISTINCT device) AS n FROM system_samples WHERE starts_with(device, 'MIG-')"
+    place.until(sampled, lambda rows: rows[0]["n"] == 2)
+    train(place, "dict(run_id='visible')", CUDA_VISIBLE_DEVICES=",".join(instances))
+    train(place, f"dict(run_id='names', gpu_device_ids=[f'MIG-{GPUS[1]}/{{4 - rank}}/0'])")
+    for run_id, expected in (("visible", instances), ("names", instances[::-1])):
+        ended(place, f"FROM labels WHERE run_id = '{run_id}'", 2)
+        assert claimed(place, run_id) == [[expected[0]], [expected[1]]]
+        query = f"SELECT DISTINCT label, device FROM system WHERE run_id = '{run_id}' AND name = 'hw.gpu.sm.active'"
+        place.until(f"SELECT count(*) AS n FROM ({query})", lambda rows: rows[0]["n"] == 2)
+        rows = sorted(place.sql(query), key=lambda row: str(row["label"]))
+        assert [row["device"] for row in rows] == expected
