@@ -15,7 +15,7 @@ import docs_imports
 
 from chiplog_cli.root import COMMANDS, chiplog
 from chiplog_schemas import limit_settings
-from chiplog_schemas.model.system_metrics import GPU_METRICS, HOST_METRICS, RANK_METRICS, SystemMetric
+from chiplog_schemas.model.system_metrics import GPU_METRICS, HOST_METRICS, PIPELINE_METRICS, RANK_METRICS, SystemMetric
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -60,7 +60,12 @@ def _sentence(text: str) -> str:
 
 def metric_tables() -> str:
     """Return a table for each kind of device, with a row for each metric of the agent."""
-    sections = (("A GPU", GPU_METRICS), ("The host", HOST_METRICS), ("A rank", RANK_METRICS))
+    sections = (
+        ("A GPU", GPU_METRICS),
+        ("The host", HOST_METRICS),
+        ("A rank", RANK_METRICS),
+        ("chiplog itself", PIPELINE_METRICS),
+    )
     return "\n\n".join(f"## {title}\n\n{_metric_table(metrics.values())}" for title, metrics in sections)
 
 

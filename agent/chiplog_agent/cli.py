@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from chiplog_agent.pipeline.destination import choose_destination
-from chiplog_schemas.addresses import AddressError, check_bind
+from chiplog_schemas.addresses import AddressError, check_bind, parse_metrics_address
 from chiplog_schemas.limit_settings import LimitError, read_limits
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
@@ -50,6 +50,11 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
     help=f"Seconds between samples, {SAMPLE_INTERVAL_MIN_S:g} to {SAMPLE_INTERVAL_MAX_S:g}.",
 )
 @click.option("--no-stats", is_flag=True, help="No system statistics.")
+@click.option(
+    "--metrics-bind",
+    metavar="ADDRESS",
+    help="Serve /metrics, /healthz and /readyz here, such as 127.0.0.1:9464.",
+)
 @click.option("--embedded", is_flag=True, help="Start a collector when none answers; exit when idle.")
 def agent(
     collector_address: str | None,
@@ -60,6 +65,7 @@ def agent(
     spool_bytes_max: int | None,
     sample_interval_s: float,
     no_stats: bool,
+    metrics_bind: str | None,
     embedded: bool,
 ) -> None:
     """Run the sidecar of one node: it receives events of ranks, adds statistics, and forwards both to the collector."""
@@ -96,6 +102,7 @@ def agent(
             sample_interval_s=sample_interval_s,
             keys=keys,
             curve=curve,
+            metrics=None if metrics_bind is None else parse_metrics_address(metrics_bind),
             forgets_collector=not destination.is_configured,
         )
         daemon = AgentDaemon(settings, lock)

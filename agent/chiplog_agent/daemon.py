@@ -12,6 +12,7 @@ import zmq
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.collector_supervisor import CollectorSupervisor
 from chiplog_agent.pipeline.file_uploader import FileUploader
+from chiplog_agent.pipeline.health import AgentHealth, Counts, health_of
 from chiplog_agent.pipeline.sample_intake import SampleIntake
 from chiplog_agent.pipeline.spool import Spool
 from chiplog_agent.ranks.exit_cause import ExitCauseResolver
@@ -87,6 +88,7 @@ class AgentSettings:
     sample_interval_s: float = SAMPLE_INTERVAL_S
     keys: Keys | None = None  # of this host; without an agent's among them its own addresses use no keys
     curve: ClientCurve | None = None  # for the collector; None: without keys
+    metrics: tuple[str, int] | None = None  # host and port of /metrics
     forgets_collector: bool = False  # once everything is delivered: only the environment of a training named it
 
 
@@ -154,6 +156,11 @@ class AgentDaemon:
             has_room=lambda: self._has_room,
             is_dead=lambda producer: self._exit_causes.is_dead(producer),
         )
+        self._health = AgentHealth(settings.node, now)
+        if settings.metrics is not None:
+            from chiplog_schemas.transport.metrics_server import MetricsServer  # http.server costs 20 ms
+
+            MetricsServer(*settings.metrics, health_of(self._health, self._samples.exposed))
         self._poller = zmq.Poller()
         self._polled: set[zmq.Socket[bytes]] = set()  # to the collector; they are replaced at times
         self._stopping = False
@@ -194,6 +201,7 @@ class AgentDaemon:
             self._act(self._receiver.set_credit(self._credit), now)
             self._collector.ensure_running(now)
             self._collector.poll_refused(self._emit_refused)
+            self._report_health(now)
             if self._is_idle(now) and self._try_exit_idle():
                 break
         self._shut_down()
@@ -397,6 +405,26 @@ class AgentDaemon:
 
     def _emit_of_file(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
         self._batcher.notice(kind, level, message, body, time.monotonic(), now_us())
+
+    def _report_health(self, now: float) -> None:
+        """Note this turn, and every 10 s add a sample of the agent itself."""
+        if not self._health.turn(*self._spool.progress, is_open=self._delivery.is_open, now=now):
+            return
+        counts = Counts(
+            spool_bytes=self._spool.size_bytes,
+            received=self._batcher.n_received,
+            lost=self._batcher.n_lost,
+            refused=self._delivery.protocol.refused,
+            ranks=len(self._receiver.senders),
+            journals=len(self._orphans.known - self._receiver.senders),
+            credit_bytes=self._credit,
+            late_s=self._samples.take_late_s(),
+            samples_dropped=self._samples.n_dropped,
+            sampler_pid=self._samples.sampler_pid,
+        )
+        sample = self._health.read(counts, now)
+        if self._samples.samples_node and self._has_room:
+            self._batcher.sample(*sample, now_us(), now)
 
     # -- the end --
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from chiplog_collector.store.commands import check_url
-from chiplog_schemas.addresses import AddressError, check_bind, port_after
+from chiplog_schemas.addresses import AddressError, check_bind, parse_metrics_address, port_after
 from chiplog_schemas.limit_settings import LimitError, read_limits
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
@@ -16,7 +16,7 @@ from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, r
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, take_lock
 from chiplog_schemas.process.log_owner import LogOwnership, read_owner
 from chiplog_schemas.query.duckdb_errors import foreign_path_reason
-from chiplog_schemas.security.key_files import Keys, KeysError, keys_dir
+from chiplog_schemas.security.key_files import Keys, KeysError, host_key_name, keys_dir
 from chiplog_schemas.security.permissions import Role
 
 _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
@@ -35,6 +35,11 @@ _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of
     help="Publish to Delta tables at file:///…, s3://…, gs://… or abfss://…; default: CHIPLOG_STORE, else none.",
 )
 @click.option("--read-store", metavar="URL", hidden=True, help="Answer with the rows of a store alone.")
+@click.option(
+    "--metrics-bind",
+    metavar="ADDRESS",
+    help="Serve /metrics, /healthz and /readyz here, such as 127.0.0.1:9465.",
+)
 @click.option("--embedded", is_flag=True, help="Exit after a while without agents.")
 @click.option("--take-over", metavar="HOST", help="Own the data of a host that is gone, if hosts share DIR.")
 def collector(
@@ -45,6 +50,7 @@ def collector(
     page: str | None,
     store: str | None,
     read_store: str | None,
+    metrics_bind: str | None,
     embedded: bool,
     take_over: str | None,
 ) -> None:
@@ -82,6 +88,8 @@ def collector(
             page=None if page is None else _host_and_port(page),
             store=check_url(read_store or store or "") if (read_store if embedded else store) else "",
             is_service=is_service,
+            metrics=None if metrics_bind is None else parse_metrics_address(metrics_bind),
+            node=os.environ.get("CHIPLOG_NODE", "").strip() or host_key_name(),
             take_over=take_over or "",
         )
         os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it, so `ps e` shows which directory it serves

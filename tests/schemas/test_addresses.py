@@ -15,6 +15,7 @@ from chiplog_schemas.addresses import (
     is_ipc,
     is_loopback,
     is_store,
+    parse_metrics_address,
     parse_tcp,
     port_after,
     prepare_ipc,
@@ -142,3 +143,10 @@ def test_a_directory_that_is_read_as_a_store_exists(tmp_path: Path) -> None:
     check_store_exists(f"file://{tmp_path}/a%20lake")
     with pytest.raises(AddressError, match=f"{tmp_path}/lake is no directory, so no collector publishes to file:"):
         check_store_exists(f"file://{tmp_path}/lake")
+
+
+def test_the_address_of_metrics_is_host_and_port_or_one_line() -> None:
+    assert parse_metrics_address("9464") == ("127.0.0.1", 9464)
+    assert parse_metrics_address("[::1]:9464") == ("::1", 9464)
+    with pytest.raises(AddressError, match="has no port"):
+        parse_metrics_address("localhost")

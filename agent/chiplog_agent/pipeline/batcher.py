@@ -80,6 +80,8 @@ class EventBatcher:
         self.peers: dict[bytes, ProducerInfo] = {}
         self.damaged = 0  # ranges of bytes that were not records
         self.samples_dropped = 0
+        self.n_received = 0  # events of producers
+        self.n_lost = 0  # events declared lost
         self.sync_interval_s = SPOOL_SYNC_INTERVAL_SLOW_S  # how long an event waits for others; set by the daemon
         self.has_news = False  # whether an identity arrived; the reader resets it
         self._builder = BlockBuilder()
@@ -136,6 +138,7 @@ class EventBatcher:
         if damage is not None:
             for missing_first, missing_last in seen.missing(first, last):
                 self.declare_lost(producer, missing_first, missing_last, f"damaged on the way: {damage.reason}", now_us)
+        self.n_received += last + 1 - first
         self._note_taken(producer, peer, last + 1, now)
 
     def add_record(self, producer: bytes, record: Record, now: float, now_us: int) -> None:
@@ -147,6 +150,7 @@ class EventBatcher:
         event = self._builder.add(producer, record.number, record.payload)
         if event is not None and event[0] >= EventKind.IDENTITY:
             self._update_info(peer, event)
+        self.n_received += 1
         self._note_taken(producer, peer, record.number + 1, now)
 
     def sample(self, device: str, names: Sequence[str], values: Sequence[float], ts_us: int, now: float) -> None:
@@ -164,6 +168,7 @@ class EventBatcher:
 
     def declare_lost(self, producer: bytes, first: int, last: int, reason: str, now_us: int) -> None:
         """Declare seqs of a producer that can never arrive."""
+        self.n_lost += last + 1 - first
         self._say(EventKind.LOST, now_us, 0.0, producer, first, last, reason)
 
     def report_exit(self, producer: bytes, produced: int, state: Mapping[str, Any], now: float, ts_us: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import zmq
 
 from chiplog_agent.pipeline.batcher import EventBatcher
+from chiplog_agent.pipeline.health import device_labels
 from chiplog_agent.stats.claims import Claims
 from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_agent.stats.sampler_process import (
@@ -23,8 +24,12 @@ from chiplog_agent.stats.sampler_process import (
 )
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S, SAMPLE_INTERVAL_S
+from chiplog_schemas.model.exposed import Exposed
 
 RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
+_KEPT_PERIODS = 3  # a device that was not sampled for this long is not shown in /metrics …
+_KEPT_PERIOD_S = 10.0  # … but slow values come each 10 s
+_OWNER_FIELDS: tuple[str, ...] = ("run_id", "label", "rank")  # of an identity, as labels in /metrics
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -58,6 +63,47 @@ class SampleIntake:
         self._watched: set[int] = set()
         self._samples_node = not is_embedded  # as a rank asks, or an operator who started this agent
         self._claims = Claims()
+        self._pids: dict[bytes, int] = {}  # of the ranks that are sampled
+        self._newest: dict[str, Sample] = {}  # by device
+        self._sampled_us = 0  # when the host was last sampled
+        self._late_s = 0.0
+        self.n_dropped = 0  # samples, declared so far
+
+    @property
+    def samples_node(self) -> bool:
+        """Whether anything of this node beyond its ranks is sampled."""
+        return self._sampler is not None and self._samples_node
+
+    @property
+    def sampler_pid(self) -> int | None:
+        """The process of the sampler; None while none runs."""
+        return None if self._sampler is None else self._sampler.pid
+
+    def take_late_s(self) -> float:
+        """Return by how much the host's latest sample missed its period since the last call, in s."""
+        late_s, self._late_s = self._late_s, 0.0
+        return late_s
+
+    def exposed(self) -> list[Exposed]:
+        """Return the newest values of each device of this node, with its users. Any thread may call it."""
+        horizon_us = now_us() - int(_KEPT_PERIODS * max(self._period_s, _KEPT_PERIOD_S) * 1e6)
+        owners = self._owners()
+        return [
+            Exposed(device_labels(self._node, sample.device, owners), sample.names, sample.values)
+            for sample in list(self._newest.values())
+            if sample.ts_us >= horizon_us
+        ]
+
+    def _owners(self) -> dict[str, dict[str, str]]:
+        """Return whose each device is: `run_id`, `label` and `rank`, of the first of several ranks."""
+        owners: dict[str, dict[str, str]] = {}
+        for producer, pid in list(self._pids.items()):
+            peer = self._batcher.peers.get(producer)
+            if peer is not None:
+                known = {name: str(peer.identity[name]) for name in _OWNER_FIELDS if name in peer.identity}
+                for device in (f"{RANK_DEVICE}{pid}", *self._claims.gpus_of(producer)):
+                    owners.setdefault(device, known)
+        return owners
 
     def start(self, poller: zmq.Poller) -> None:
         """Start the sampler. poller: wakes the agent's loop when the sampler has written."""
@@ -106,6 +152,7 @@ class SampleIntake:
         """Pass on one message of the sampler process."""
         match item:
             case Sample(ts_us, device, names, values) if self._has_room():
+                self._note(item)
                 self._batcher.sample(device, names, values, ts_us, now)
             case Sample():
                 self._batcher.samples_dropped += 1
@@ -123,6 +170,20 @@ class SampleIntake:
                 _log.info("%s", text)
                 self._batcher.notice("sampler", "info", text, {}, now, now_us())
 
+    def _note(self, sample: Sample) -> None:
+        """Keep the newest sample of each device, merged with its slow values, and how late the host's are."""
+        before = self._newest.get(sample.device)
+        if before is not None and before.names != sample.names:
+            values = dict(zip(before.names, before.values, strict=True)) | dict(
+                zip(sample.names, sample.values, strict=True)
+            )
+            sample = Sample(sample.ts_us, sample.device, tuple(values), tuple(values.values()))
+        self._newest[sample.device] = sample
+        if sample.device == "":
+            if self._sampled_us:
+                self._late_s = max(self._late_s, (sample.ts_us - self._sampled_us) / 1e6 - self._period_s)
+            self._sampled_us = sample.ts_us
+
     def _report_lease(self, now: float) -> None:
         """Report which agent samples the host and its GPUs, when that changes."""
         node = self._node
@@ -138,6 +199,7 @@ class SampleIntake:
     def declare_dropped(self, now: float) -> None:
         """Declare the samples that were dropped."""
         dropped, self._batcher.samples_dropped = self._batcher.samples_dropped, 0
+        self.n_dropped += dropped
         message = f"{dropped} samples were dropped while the spool was full or its disk refused"
         self._batcher.notice("samples_dropped", "warning", message, {"samples": dropped}, now, now_us())
 
@@ -164,7 +226,13 @@ class SampleIntake:
         self._claims.set_claims(
             {name: (ranks[name], known["gpu_claim"]) for name, known in identities.items() if "gpu_claim" in known}
         )
+        self._pids = ranks
         pids = set(ranks.values())
+        gone = {device for device in self._newest if device.startswith(RANK_DEVICE)} - {
+            f"{RANK_DEVICE}{pid}" for pid in pids
+        }
+        for device in gone:
+            del self._newest[device]
         if pids != self._watched:
             self._watched = pids
             self._sampler.watch(pids)

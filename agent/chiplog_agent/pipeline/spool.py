@@ -80,6 +80,11 @@ class Spool:
         return self._acked >= self._log.next_number
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """The numbers after the last block, and after the last one that the collector has on stable storage."""
+        return self._log.next_number, self._acked
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes that were appended and could not be written yet."""
         return self._log.pending_bytes

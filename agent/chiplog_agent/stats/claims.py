@@ -67,6 +67,10 @@ class Claims:
         self._held = {pid: uuids for pid, uuids in self._held.items() if pid in pids}
         self._claims = fresh
 
+    def gpus_of(self, producer: bytes) -> tuple[str, ...]:
+        """Return the UUIDs of a rank's GPUs, as last reported."""
+        return self._reported.get(producer, ())
+
     def take_changes(self) -> list[tuple[bytes, tuple[str, ...]]]:
         """Return (producer, UUIDs) of each rank whose GPUs have become known or have changed."""
         changes = []

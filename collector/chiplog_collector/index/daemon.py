@@ -303,6 +303,7 @@ def _follow(
             if ending or _input_ended(_WRITE_AGAIN_S):
                 return None
             continue
+        demand.note_applied(follower.database.next_number)
         # Also while the writer is held: what is not applied yet decides about what may be removed.
         after_step(follower.database.next_number < goal)  # safeguard: chores-only-when-caught-up
         if not behind:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from chiplog_collector.query.suspect_queries import QUERIED_AT, READ_AT
+from chiplog_collector.query.suspect_queries import APPLIED_AT, QUERIED_AT, READ_AT
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_INTERVAL_SLOW_S, QUERIED_FOR_S
 
 # How long a query waits for its flush. An index that keeps up applies one interval's records in less than the interval.
@@ -21,6 +21,7 @@ from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_INTERVAL_
 FLUSH_WAIT_S = 2 * INDEX_FLUSH_INTERVAL_SLOW_S
 FLUSH_SHARED_S = 0.05  # queries that come within this time share a flush, which costs 7 ms of CPU however few its rows
 _TIME = struct.Struct("d")
+_NUMBER = struct.Struct("Q")
 
 
 def is_queried(page: "mmap.mmap | bytearray", now: float) -> bool:
@@ -32,6 +33,11 @@ def is_queried(page: "mmap.mmap | bytearray", now: float) -> bool:
 def read_at(page: "mmap.mmap | bytearray") -> float:
     """Return when a client last received a part of a large result; 0 if none has. CLOCK_MONOTONIC."""
     return float(_TIME.unpack_from(page, READ_AT)[0])
+
+
+def applied(page: "mmap.mmap | bytearray") -> int:
+    """Return the number after the last record of the log that SQL shows; 0 before the index is open."""
+    return int(_NUMBER.unpack_from(page, APPLIED_AT)[0])
 
 
 class QueryDemand:
@@ -94,6 +100,10 @@ class QueryDemand:
         _TIME.pack_into(self._page, READ_AT, self._clock())
 
     # -- the writer --
+
+    def note_applied(self, next_number: int) -> None:
+        """Note how far the log is applied, for the receiver."""
+        _NUMBER.pack_into(self._page, APPLIED_AT, next_number)
 
     @property
     def flush_interval_s(self) -> float:

@@ -35,6 +35,7 @@ _SUSPECT = struct.Struct("<16sId")
 _SUSPECTS_AT = RUNNING_MAX * _DIGEST_BYTES
 QUERIED_AT = _SUSPECTS_AT + SUSPECTS_MAX * _SUSPECT.size
 READ_AT = QUERIED_AT + 8
+APPLIED_AT = READ_AT + 8
 
 
 def digest_of(sql: str, params: list[Any] | dict[str, Any] | None) -> bytes:

@@ -23,12 +23,14 @@ class ChildProcess:
 
     Attributes:
         ended_with: Its last exit status, -n after signal n; 0 at first.
+        n_restarts: How often it ended by itself.
     """
 
     def __init__(
         self, name: str, spawn: Callable[[], "subprocess.Popen[bytes]"], *, restart_min_s: float, stop_s: float
     ) -> None:
         self.ended_with = 0
+        self.n_restarts = 0
         self._name = name
         self._spawn = spawn
         self._stop_s = stop_s
@@ -47,6 +49,7 @@ class ChildProcess:
             _close_input(self._process)
             self._process = None
             self.ended_with = code
+            self.n_restarts += 1
             self._start_after = now + again_s
         if self._process is None and now >= self._start_after:
             self.start(now)

@@ -116,10 +116,17 @@ class CommitBuilder:
 
     def add_change(self, payload: bytes) -> LogEntry:
         """Note a change to what was recorded, which the index passes on from a client."""
+        return self._add_own(Kind.MANAGE, payload)
+
+    def add_own_block(self, block: bytes) -> LogEntry:
+        """Note a block of the collector's own events."""
+        return self._add_own(Kind.BLOCK, block)
+
+    def _add_own(self, kind: int, payload: bytes) -> LogEntry:
         if not self._runs or self._runs[-1].sender != OWN_SENDER:
             self._runs.append(_SenderBatch(OWN_SENDER, 0, None))
         self._runs[-1].records += 1
-        return LogEntry(Kind.MANAGE, payload=payload)
+        return LogEntry(kind, payload=payload)
 
     def renew(self, sender: bytes, nodes: tuple[str, ...]) -> None:
         """Note the nodes of a sender's key without a record: refused records that they cover are applied."""

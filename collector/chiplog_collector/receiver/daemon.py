@@ -19,6 +19,7 @@ from chiplog_collector.receiver.agent_liveness import AgentLiveness, LivenessCha
 from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_lost, recover_senders
 from chiplog_collector.receiver.disk_space import DiskSpace
 from chiplog_collector.receiver.file_transfers import FileTransfers
+from chiplog_collector.receiver.health import CollectorHealth, Counts
 from chiplog_collector.receiver.index_process import IndexProcess
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail, lost_end_note
 from chiplog_collector.receiver.page_process import page_process
@@ -92,6 +93,8 @@ class ReceiverSettings:
     page: tuple[str, int] | None = None  # host and port to serve the page at
     store: str = ""  # URL of the store to publish to, or to read alone if embedded; empty: none
     is_service: bool = False  # only an operator starts it: a reader must not start an embedded one in its place
+    metrics: tuple[str, int] | None = None  # host and port of /metrics
+    node: str = ""  # the name of this host in the tables
     take_over: str = ""  # host name of the former owner of the log, if a person has named it
 
 
@@ -171,6 +174,12 @@ class ReceiverDaemon:
         )
         self._outbox = Outbox(places.store)
         self._store_watch = StoreWatch(self._outbox) if self._publisher is not None else None
+        self._health = CollectorHealth(settings.node, time.monotonic(), follows_index=with_index)
+        self._is_busy = False  # whether events arrived since the last values of health
+        if settings.metrics is not None:
+            from chiplog_schemas.transport.metrics_server import MetricsServer  # http.server costs 20 ms
+
+            MetricsServer(*settings.metrics, self._health.health())
         self._offload = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -178,6 +187,8 @@ class ReceiverDaemon:
         self._write_after = 0.0
         self._next_poll_s = self._warn_again_at = 0.0
         self._touch_at = time.monotonic() + FILES_TOUCH_S
+        self._n_refused = 0  # events that the index refuses now
+        self._disk_free_bytes = 0
         self._refused_at = 0.0  # when to read what the index refused
         self._renewed: dict[bytes, tuple[str, ...]] = {}  # as the log has them, of senders with refusals
 
@@ -242,8 +253,30 @@ class ReceiverDaemon:
             now - self._since >= GATHER_S or self._commits.waiting_bytes >= GATHER_BYTES or self._write_after
         ):
             self._commit(now)
+        self._report_health(now)
         if now >= self._publish_after if self._publish_after is not None else not self._synced_watermark.exists_on_disk:
             self._publish()
+
+    def _report_health(self, now: float) -> None:
+        """Note this turn, and every 10 s log a sample of the collector itself, if an agent has sent something."""
+        refusal = "the log cannot be written" if self._write_after else ""
+        if self._space.is_short:
+            refusal = "the disk is full: events stay with the agents"
+        applied = self._index.applied if self._index is not None else 0
+        if not self._health.turn(self._synced_number, applied, refusal, now):
+            return
+        counts = Counts(
+            log_bytes=self.log.size_bytes,
+            disk_free_bytes=self._disk_free_bytes,
+            quarantined=self._commits.quarantined,
+            refused=self._n_refused,
+            connected=len(self._receiver.senders),
+            index_restarts=self._index.n_restarts if self._index is not None else 0,
+        )
+        values = self._health.read(counts, now)
+        if self._is_busy and not self.settings.embedded and not refusal:
+            self._is_busy = False
+            self._append([self._commits.add_own_block(self._health.block(values, now_us()))])
 
     def _take_messages(self, now: float) -> None:
         for _ in range(MESSAGES_PER_TURN_MAX):  # safeguard: turn-bounded
@@ -285,6 +318,7 @@ class ReceiverDaemon:
         for action in actions:
             match action:
                 case DataReceived(sender, first, last, payload, permit):
+                    self._is_busy = True
                     nodes = permit.nodes if permit is not None else None
                     self._append(self._commits.add_slice(sender, first, last, payload, nodes))
                 case Reply():
@@ -292,6 +326,7 @@ class ReceiverDaemon:
                 case NumbersLost(sender, first, last, reason):
                     self._append([self._commits.add_gap(sender, first, last, reason)])
                 case SessionOpened(sender, info):
+                    self._health.agent_came(sender)
                     if (word := self._liveness.greeted(sender, info.get("node"), info.get("boot"))) is not None:
                         self._log_liveness(word)
                 case SessionClosed(sender, cause):
@@ -299,6 +334,8 @@ class ReceiverDaemon:
                         continue  # it never delivered: no label depends on it, and a peer can invent senders
                     # safeguard: silent-since-last-message
                     silent_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
+                    if cause is LeaveCause.SILENT:
+                        self._health.agent_fell_silent(sender, time.monotonic())
                     clean_exit = cause is LeaveCause.GOODBYE
                     self._liveness.left(sender, time.monotonic(), goodbye=clean_exit, silent_s=silent_s)
 
@@ -308,6 +345,7 @@ class ReceiverDaemon:
             return
         self._refused_at = now + _REFUSED_INTERVAL_S
         counts = read_refused(self.settings.places.collector / REFUSED_NAME)
+        self._n_refused = sum(refused.events for refused in counts.values())
         full = {sender for sender, refused in counts.items() if refused.records >= RECORDS_MAX}
         self._act(self._receiver.set_refused({sender: refused.events for sender, refused in counts.items()}, full))
         for sender in counts:
@@ -404,7 +442,8 @@ class ReceiverDaemon:
         """Warn about a disk that fills up, and take no events while too little is free."""
         with contextlib.suppress(OSError):
             disk = os.statvfs(self.settings.places.collector)
-            warning = self._space.check(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+            self._disk_free_bytes = disk.f_bavail * disk.f_frsize
+            warning = self._space.check(self._disk_free_bytes, disk.f_blocks * disk.f_frsize)
             if warning is not None:
                 _log.warning("%s: %s", self.settings.places.collector, warning)
 

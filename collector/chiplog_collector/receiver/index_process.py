@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from chiplog_collector.query.binding import listen_ipc
-from chiplog_collector.query.flush_demand import is_queried, read_at
+from chiplog_collector.query.flush_demand import applied, is_queried, read_at
 from chiplog_collector.query.suspect_queries import PAGE_BYTES
 from chiplog_collector.receiver.child_process import ChildProcess
 from chiplog_schemas.addresses import ipc_path
@@ -76,6 +76,16 @@ class IndexProcess:
     def is_queried(self, now: float) -> bool:
         """Return True if clients ask now."""
         return is_queried(self._memory, now)
+
+    @property
+    def applied(self) -> int:
+        """The number after the last record of the log that SQL shows."""
+        return applied(self._memory)
+
+    @property
+    def n_restarts(self) -> int:
+        """How often the index ended by itself."""
+        return self._child.n_restarts
 
     def read_at(self) -> float:
         """Return when a client last received a part of a large result."""

@@ -218,14 +218,14 @@ class ProducerIdentity:
     """Who a producer is: the map of an IDENTITY event, of a journal's head page and of HELLO. None: absent."""
 
     role: str | None = field(default=None, metadata=_COPIED)  # rank, agent, console or canary
-    run_id: str | None = None
+    run_id: str | None = field(default=None, metadata=_AGENT)
     project: str | None = field(default=None, metadata={"run": "project"})
     name: str | None = field(default=None, metadata={"run": "name"})
     group: str | None = field(default=None, metadata={"run": "run_group"})
     job_type: str | None = field(default=None, metadata={"run": "job_type"} | _COPIED)
     tags: list[str] | None = field(default=None, metadata={"run": "tags"})
     notes: str | None = field(default=None, metadata={"run": "notes"})
-    label: str | None = None
+    label: str | None = field(default=None, metadata=_AGENT)
     primary: bool | None = None  # claims to be the primary
     sets_run: bool | None = None  # whether the run's state follows this label's; by default it follows the primary's
     rank: int | None = field(default=None, metadata=_AGENT | _COPIED)

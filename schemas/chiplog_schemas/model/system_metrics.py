@@ -19,6 +19,9 @@ _QUANTITIES = {
     "J": "joules",
     "s": "seconds",
 }
+_SUFFIXES = _QUANTITIES | {"1": "ratio", "{cpu}": "cpus"}  # of names in /metrics
+PIPELINE_DEVICE = "chiplog"  # of samples about the agent or the collector itself
+PIPELINE_PERIOD_S = 10.0
 
 
 class SystemMetric(NamedTuple):
@@ -34,6 +37,7 @@ class SystemMetric(NamedTuple):
         is_hidden: Whether the page shows it in another form.
         verified: What its values were compared with: `kernel`, an independent reading of /proc, /sys or a control
             group; `device`, what nvidia-smi prints; `stand-in`, what a library in place of NVML was told to return.
+        label: In /metrics the last word of the name is the value of this label; "" for none.
     """
 
     name: str
@@ -44,11 +48,22 @@ class SystemMetric(NamedTuple):
     period_s: float = 0.0
     is_hidden: bool = False
     verified: str = "kernel"
+    label: str = ""
 
     @property
     def quantity(self) -> str:
         """What the values count, which decides about the unit that people see; "" for plain numbers."""
         return _QUANTITIES.get(self.unit, "")
+
+    @property
+    def exposed(self) -> tuple[str, dict[str, str]]:
+        """Its name in /metrics, without `_total`, and the label that stands for a part of its own name."""
+        name, labels = self.name.replace("chiplog.agent.", "chiplog.").replace("chiplog.collector.", "chiplog."), {}
+        if self.label:
+            name, _, value = name.rpartition(".")
+            labels = {self.label: value}
+        suffix = _SUFFIXES.get(self.unit, "")
+        return "_".join([*name.split("."), *([suffix] if suffix else [])]), labels
 
 
 def _gauge(name: str, unit: str, title: str, source: str, period_s: float = 0.0) -> SystemMetric:
@@ -57,6 +72,14 @@ def _gauge(name: str, unit: str, title: str, source: str, period_s: float = 0.0)
 
 def _count(name: str, unit: str, title: str, source: str, period_s: float = 0.0) -> SystemMetric:
     return SystemMetric(name, unit, title, source, is_counter=True, period_s=period_s)
+
+
+def _pipeline(name: str, unit: str, title: str, source: str, label: str = "") -> SystemMetric:
+    return SystemMetric(name, unit, title, source, period_s=PIPELINE_PERIOD_S, label=label)
+
+
+def _pipeline_count(name: str, unit: str, title: str, source: str, label: str = "") -> SystemMetric:
+    return SystemMetric(name, unit, title, source, is_counter=True, period_s=PIPELINE_PERIOD_S, label=label)
 
 
 # Of a GPU. A MIG instance has its memory and the metrics of GPM. Numbers are those of nvml.h, NVML_FI_DEV_*; GPM is
@@ -187,6 +210,32 @@ _RANK_ON_GPU = (
     ),
 )
 
+# Of the agent and the collector themselves, each 10 s while they have something to do; device `chiplog`.
+_PIPELINE = (
+    _pipeline("chiplog.agent.spool", "By", "Agent: spool on disk", "the agent's segments, acknowledged ones included"),
+    _pipeline("chiplog.agent.spool_oldest", "s", "Agent: oldest event not at the collector", "age of its block"),
+    _pipeline("chiplog.agent.acknowledgement", "s", "Agent: time until acknowledged", "the slowest block"),
+    _pipeline_count("chiplog.agent.events.received", "{event}", "Agent: events of ranks", "taken from them", "result"),
+    _pipeline_count("chiplog.agent.events.lost", "{event}", "Agent: events lost", "declared lost by it", "result"),
+    _pipeline_count("chiplog.agent.events.refused", "{event}", "Agent: events refused", "by the collector", "result"),
+    _pipeline("chiplog.agent.ranks", "{process}", "Agent: connected ranks", "its sessions"),
+    _pipeline("chiplog.agent.journals_waiting", "{journal}", "Agent: journals of ended ranks", "not delivered yet"),
+    _pipeline("chiplog.agent.credit", "By", "Agent: credit of each rank", "0: the spool is full"),
+    _pipeline("chiplog.agent.sample_late", "s", "Agent: latest sample of the host", "against its period, the worst"),
+    _pipeline_count("chiplog.agent.samples_dropped", "{sample}", "Agent: dropped samples", "while the spool was full"),
+    _pipeline_count("chiplog.agent.cpu_time", "s", "Agent: CPU time", "agent and sampler"),
+    _pipeline("chiplog.agent.memory", "By", "Agent: memory", "resident sets of agent and sampler"),
+    _pipeline("chiplog.collector.log", "By", "Collector: log on disk", "its segments"),
+    _pipeline("chiplog.collector.disk_free", "By", "Collector: free disk", "statvfs of its directory"),
+    _pipeline("chiplog.collector.apply_lag", "s", "Collector: age of what SQL does not show yet", "log against index"),
+    _pipeline_count("chiplog.collector.quarantined", "{record}", "Collector: damaged records", "set aside"),
+    _pipeline_count("chiplog.collector.refused", "{event}", "Collector: refused events", "of keys without the right"),
+    _pipeline("chiplog.collector.agents.connected", "{agent}", "Collector: connected agents", "its sessions", "state"),
+    _pipeline("chiplog.collector.agents.silent", "{agent}", "Collector: silent agents", "within the hour", "state"),
+    _pipeline_count("chiplog.collector.index_restarts", "{restart}", "Collector: restarts of the index", "its ends"),
+    _pipeline_count("chiplog.collector.cpu_time", "s", "Collector: CPU time of the receiver", "without the index"),
+)
+
 
 def _by_name(metrics: Iterable[SystemMetric], verified: str = "kernel") -> dict[str, SystemMetric]:
     return {metric.name: metric._replace(verified=verified) for metric in metrics}
@@ -195,4 +244,5 @@ def _by_name(metrics: Iterable[SystemMetric], verified: str = "kernel") -> dict[
 GPU_METRICS = _by_name(_GPU, "stand-in")
 HOST_METRICS = _by_name(_HOST)
 RANK_METRICS = _by_name(_RANK) | _by_name(_RANK_ON_GPU, "stand-in")
-SYSTEM_METRICS = GPU_METRICS | HOST_METRICS | RANK_METRICS  # in the order of the page
+PIPELINE_METRICS = _by_name(_PIPELINE)
+SYSTEM_METRICS = GPU_METRICS | HOST_METRICS | RANK_METRICS | PIPELINE_METRICS  # in the order of the page

@@ -173,7 +173,7 @@ def test_what_a_producer_says_of_itself_is_known_and_its_types_are_not_trusted(c
     assert core.peers[RANK].identity == {"pid": 5}
     identity = encode(EventKind.IDENTITY, 1, {"pid": 6, "label": "rank0", "rank": "x"})
     core.add_slice(RANK, 0, 2, records(0, identity, encode(EventKind.STATE, 2, "odd"), pack([8, 1])), 1.0, 5)
-    assert core.peers[RANK].identity == {"pid": 6}
+    assert core.peers[RANK].identity == {"pid": 6, "label": "rank0"}
     assert core.peers[RANK].finished
     assert core.peers[RANK].next_seq == 3
     core.forget(RANK)

@@ -1,0 +1,126 @@
+"""The agent's own health: values for `system` each 10 s, and what a monitoring system asks for."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from chiplog_schemas.model.exposed import Exposed, Health
+from chiplog_schemas.model.system_metrics import PIPELINE_DEVICE, PIPELINE_PERIOD_S
+from chiplog_schemas.process.backlog import Backlog
+from chiplog_schemas.process.procfs import read_proc_stat
+
+TURN_MAX_S = 5.0  # an agent's loop that does not turn for this long is not alive
+DELIVERED_MAX_S = 30.0  # an agent that waits for its collector for this long is not ready
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_USER, _SYSTEM, _RSS = 11, 12, 21  # fields of read_proc_stat()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the agent counts from its start on, and what it has now: read at each turn that needs it."""
+
+    spool_bytes: int = 0
+    received: int = 0
+    lost: int = 0
+    refused: int = 0
+    ranks: int = 0
+    journals: int = 0
+    credit_bytes: int = 0
+    late_s: float = 0.0
+    samples_dropped: int = 0
+    sampler_pid: int | None = None
+
+
+class AgentHealth:
+    """What is known of the agent. `turn` is called by its loop, the rest also by other threads."""
+
+    def __init__(self, node: str, now: float) -> None:
+        self._node = node
+        self._backlog = Backlog(now)
+        self._turned_at = now
+        self._due_at = now + PIPELINE_PERIOD_S
+        self._is_open = False
+        self._samples: Exposed | None = None
+        self._sampler_s = 0.0  # CPU time of the sampler's processes that have ended
+        self._sampler: tuple[int, float] = (0, 0.0)  # PID, CPU time
+
+    def turn(self, spooled: int, acknowledged: int, *, is_open: bool, now: float) -> bool:
+        """Note one turn of the loop. Return True if the values are due.
+
+        spooled, acknowledged: the numbers after the last block in the spool, and after the last one that the collector
+        has. is_open: whether the collector answers.
+        """
+        self._turned_at = now
+        self._is_open = is_open
+        self._backlog.note(spooled, acknowledged, now)
+        return now >= self._due_at
+
+    def read(self, counts: Counts, now: float) -> tuple[str, tuple[str, ...], tuple[float, ...]]:
+        """Return a sample: device, names and values. The next is due one period later."""
+        self._due_at = max(self._due_at + PIPELINE_PERIOD_S, now)
+        cpu_s, memory = self._own_use(counts.sampler_pid)
+        values = {
+            "chiplog.agent.spool": counts.spool_bytes,
+            "chiplog.agent.spool_oldest": self._backlog.age_s(now),
+            "chiplog.agent.acknowledgement": self._backlog.take_slowest_s(),
+            "chiplog.agent.events.received": counts.received,
+            "chiplog.agent.events.lost": counts.lost,
+            "chiplog.agent.events.refused": counts.refused,
+            "chiplog.agent.ranks": counts.ranks,
+            "chiplog.agent.journals_waiting": counts.journals,
+            "chiplog.agent.credit": counts.credit_bytes,
+            "chiplog.agent.sample_late": counts.late_s,
+            "chiplog.agent.samples_dropped": counts.samples_dropped,
+            "chiplog.agent.cpu_time": cpu_s,
+            "chiplog.agent.memory": memory,
+        }
+        self._samples = Exposed({"node": self._node}, tuple(values), tuple(map(float, values.values())))
+        return PIPELINE_DEVICE, tuple(values), tuple(map(float, values.values()))
+
+    def _own_use(self, sampler: int | None) -> tuple[float, float]:
+        """Return CPU time in s, and memory in bytes, of the agent and its sampler process."""
+        cpu_s, memory = 0.0, 0.0
+        for pid in {os.getpid(), sampler} - {None}:
+            fields = read_proc_stat(pid or 0)
+            if len(fields) > _RSS:
+                of_s = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
+                memory += int(fields[_RSS]) * _PAGE_BYTES
+                if pid == sampler and pid != os.getpid():
+                    if pid != self._sampler[0]:
+                        self._sampler_s += self._sampler[1]
+                    self._sampler = (pid or 0, of_s)
+                else:
+                    cpu_s = of_s
+        return cpu_s + self._sampler_s + self._sampler[1], memory
+
+    def not_alive(self) -> str:
+        """Return why the agent is not alive; "" if it is."""
+        silent_s = time.monotonic() - self._turned_at
+        return f"the agent's loop has not turned for {silent_s:.0f} s" if silent_s > TURN_MAX_S else ""
+
+    def not_ready(self) -> str:
+        """Return why no event reaches the collector's stable storage; "" if they do."""
+        waited_s = time.monotonic() - self._backlog.done_at
+        if not self._is_open:
+            return f"the collector does not answer; the last event reached it {waited_s:.0f} s ago"
+        if waited_s > DELIVERED_MAX_S:
+            return f"no event has reached the collector's stable storage for {waited_s:.0f} s"
+        return ""
+
+    def exposed(self) -> list[Exposed]:
+        """Return the newest values; none in the first 10 s."""
+        return [self._samples] if self._samples is not None else []
+
+
+def health_of(agent: AgentHealth, samples: Callable[[], Iterable[Exposed]]) -> Health:
+    """Return what a monitoring system asks for. samples: of the node's devices, with the labels of their users."""
+    return Health(lambda: [*agent.exposed(), *samples()], agent.not_alive, agent.not_ready)
+
+
+def device_labels(node: str, device: str, owners: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the labels of a device's values. owners: device → run_id, label and rank of who uses it."""
+    kind = "uuid" if device.startswith(("GPU-", "MIG-")) else "device"
+    is_rank = device.startswith("pid:")
+    return {"node": node, **({kind: device} if device and not is_rank else {}), **owners.get(device, {})}

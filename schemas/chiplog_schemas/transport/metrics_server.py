@@ -1,0 +1,120 @@
+"""/metrics, /healthz and /readyz of a daemon, for a monitoring system: on a thread, and only if an address is given.
+
+prometheus_client writes the text of /metrics, and is imported here alone.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET, AF_INET6
+from typing import Any
+
+from chiplog_schemas.model.exposed import Exposed, Health
+from chiplog_schemas.model.system_metrics import SYSTEM_METRICS
+
+_TIMEOUT_S = 10.0  # of one request: a scraper that reads nothing must not hold a thread
+_log = logging.getLogger("chiplog.metrics")
+
+
+class MetricsServer:
+    """Serves until the process ends.
+
+    Attributes:
+        address: Host and port that it listens at; None if that was refused, which is logged.
+    """
+
+    def __init__(self, host: str, port: int, health: Health) -> None:
+        self.address: tuple[str, int] | None = None
+        handler = type("_Handler", (_Handler,), {"health": health, "write": staticmethod(_metrics_writer())})
+        server = type(
+            "_Server",
+            (ThreadingHTTPServer,),
+            {"address_family": AF_INET6 if ":" in host else AF_INET, "daemon_threads": True},
+        )
+        try:
+            self._server: ThreadingHTTPServer = server((host, port), handler)
+        except OSError as error:
+            _log.warning("metrics cannot be served at %s:%d: %s; all else goes on", host, port, error.strerror or error)
+            return
+        self.address = self._server.server_address[0], self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="chiplog-metrics", daemon=True).start()
+        _log.info("metrics are at http://%s:%d/metrics", *self.address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    health: Health
+    write: Callable[[Iterable[Exposed]], tuple[str, bytes]]
+    timeout = _TIMEOUT_S
+    server_version, sys_version = "chiplog", ""
+
+    def do_GET(self) -> None:
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                try:
+                    kind, body = self.write(self.health.collect())
+                except ImportError as error:
+                    self._answer(501, f"{error}; pip install 'chiplog[metrics]'\n")
+                else:
+                    self._send(200, kind, body)
+            case "/healthz":
+                self._judge(self.health.is_alive())
+            case "/readyz":
+                self._judge(self.health.is_ready())
+            case _:
+                self._answer(404, "/metrics, /healthz and /readyz are here\n")
+
+    def _judge(self, reason: str) -> None:
+        self._answer(503 if reason else 200, f"{reason or 'ok'}\n")
+
+    def _answer(self, status: int, text: str) -> None:
+        self._send(status, "text/plain; charset=utf-8", text.encode())
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: a scraper asks each few seconds."""
+
+
+def _metrics_writer() -> Callable[[Iterable[Exposed]], tuple[str, bytes]]:
+    """Return a function that writes the text of /metrics; without prometheus_client, one that raises ImportError."""
+    try:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+        from prometheus_client.core import Metric
+    except ImportError as error:
+        reason = str(error)
+        _log.warning("/metrics is empty: %s; pip install 'chiplog[metrics]'", reason)
+
+        def refuse(exposed: Iterable[Exposed]) -> tuple[str, bytes]:
+            raise ImportError(reason)
+
+        return refuse
+
+    class _Registry:
+        def __init__(self, exposed: Iterable[Exposed]) -> None:
+            self._exposed = exposed
+
+        def collect(self) -> Iterator[Metric]:
+            families: dict[str, Metric] = {}
+            for labels, names, values in self._exposed:
+                for name, value in zip(names, values, strict=True):
+                    if (metric := SYSTEM_METRICS.get(name)) is None:
+                        continue
+                    family_name, own = metric.exposed
+                    family = families.get(family_name)
+                    if family is None:
+                        family = families[family_name] = Metric(
+                            family_name, metric.title, "counter" if metric.is_counter else "gauge"
+                        )
+                    total = "_total" if metric.is_counter else ""
+                    family.add_sample(f"{family_name}{total}", {**labels, **own}, value)
+            yield from families.values()
+
+    return lambda exposed: (CONTENT_TYPE_LATEST, generate_latest(_Registry(exposed)))

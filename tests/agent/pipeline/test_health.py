@@ -1,0 +1,64 @@
+"""The agent's own values: what they are, and when it is alive and ready."""
+
+import os
+import time
+
+import pytest
+
+from chiplog_agent.pipeline.health import AgentHealth, Counts, device_labels, health_of
+from chiplog_schemas.model.exposed import Exposed
+from chiplog_schemas.model.system_metrics import PIPELINE_METRICS
+
+
+def test_values_are_due_each_ten_seconds_and_have_the_names_of_the_table() -> None:
+    health = AgentHealth("node-a", 100.0)
+    assert not health.turn(0, 0, is_open=True, now=109.9)
+    assert health.turn(5, 0, is_open=True, now=110.0)
+    device, names, values = health.read(Counts(received=7, lost=1, sampler_pid=os.getppid()), 110.0)
+    found = dict(zip(names, values, strict=True))
+    assert device == "chiplog" and found.keys() == {n for n in PIPELINE_METRICS if n.startswith("chiplog.agent.")}
+    assert (found["chiplog.agent.events.received"], found["chiplog.agent.events.lost"]) == (7.0, 1.0)
+    assert found["chiplog.agent.memory"] > 1 << 20 and found["chiplog.agent.cpu_time"] > 0
+    assert not health.turn(5, 5, is_open=True, now=119.9)
+    assert health.turn(5, 5, is_open=True, now=120.0)
+    found = dict(zip(*health.read(Counts(), 120.0)[1:], strict=True))
+    assert found["chiplog.agent.acknowledgement"] == pytest.approx(9.9)
+
+
+def test_an_agent_is_ready_while_events_reach_the_collector_and_alive_while_it_turns() -> None:
+    now = time.monotonic()
+    health = AgentHealth("node-a", now)
+    asked = health_of(health, lambda: [Exposed({"node": "node-a"}, ("hw.power",), (1.0,))])
+    health.turn(0, 0, is_open=True, now=now)
+    assert (asked.is_alive(), asked.is_ready()) == ("", "")
+    health.turn(0, 0, is_open=False, now=now)
+    assert asked.is_ready().startswith("the collector does not answer")
+    assert [exposed.names for exposed in asked.collect()] == [("hw.power",)], "own values come after 10 s"
+    health = AgentHealth("node-a", now - 31)
+    asked = health_of(health, list)
+    health.turn(9, 0, is_open=True, now=now - 31)
+    assert asked.is_ready() == "no event has reached the collector's stable storage for 31 s"
+    assert asked.is_alive() == "the agent's loop has not turned for 31 s"
+    health.turn(9, 9, is_open=True, now=now)
+    assert (asked.is_alive(), asked.is_ready()) == ("", "")
+
+
+def test_the_cpu_time_of_former_samplers_stays_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = {os.getpid(): 100, 7: 50, 8: 5}
+    monkeypatch.setattr(
+        "chiplog_agent.pipeline.health.read_proc_stat", lambda pid: ["0"] * 11 + [str(ticks[pid]), "0"] + ["0"] * 9
+    )
+    health = AgentHealth("node-a", 0.0)
+    rate = os.sysconf("SC_CLK_TCK")
+    found = [dict(zip(*health.read(Counts(sampler_pid=pid), 0.0)[1:], strict=True)) for pid in (7, 7, 8, None)]
+    assert [of["chiplog.agent.cpu_time"] * rate for of in found] == [150, 150, 155, 155]
+
+
+def test_labels_say_whose_a_device_is() -> None:
+    owner = {"run_id": "r", "label": "rank3", "rank": "3"}
+    owners = {"GPU-1": owner, "pid:7": owner}
+    assert device_labels("n", "", owners) == {"node": "n"}
+    assert device_labels("n", "GPU-1", owners) == {"node": "n", "uuid": "GPU-1", **owner}
+    assert device_labels("n", "MIG-2", owners) == {"node": "n", "uuid": "MIG-2"}
+    assert device_labels("n", "pid:7", owners) == {"node": "n", **owner}
+    assert device_labels("n", "nic:eth0", owners) == {"node": "n", "device": "nic:eth0"}
