@@ -72,6 +72,7 @@ PACKAGES = {
     "systemd-analyze": ("systemd",),  # checks the units
     "systemd-tmpfiles": ("systemd",),  # the cleaner that must leave journals
     "java": ("default-jre-headless",),  # Spark
+    "promtool": ("prometheus",),  # alert rules and the dashboard's queries, with the server of the same package
     "less": ("less",),  # programs that take the terminal, with the next one
     "vi": ("vim-tiny",),
     "tmux": ("tmux",),  # draws the screens of the documentation

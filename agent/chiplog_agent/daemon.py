@@ -420,6 +420,8 @@ class AgentDaemon:
             credit_bytes=self._credit,
             late_s=self._samples.take_late_s(),
             samples_dropped=self._samples.n_dropped,
+            gpus_lost=len(self._samples.lost_gpus),
+            fatal_xids=self._samples.n_fatal_xids,
             sampler_pid=self._samples.sampler_pid,
         )
         sample = self._health.read(counts, now)

@@ -30,6 +30,8 @@ class Counts:
     credit_bytes: int = 0
     late_s: float = 0.0
     samples_dropped: int = 0
+    gpus_lost: int = 0
+    fatal_xids: int = 0
     sampler_pid: int | None = None
 
 
@@ -73,6 +75,8 @@ class AgentHealth:
             "chiplog.agent.credit": counts.credit_bytes,
             "chiplog.agent.sample_late": counts.late_s,
             "chiplog.agent.samples_dropped": counts.samples_dropped,
+            "chiplog.agent.gpus_lost": counts.gpus_lost,
+            "chiplog.agent.fatal_xids": counts.fatal_xids,
             "chiplog.agent.cpu_time": cpu_s,
             "chiplog.agent.memory": memory,
         }

@@ -68,6 +68,8 @@ class SampleIntake:
         self._sampled_us = 0  # when the host was last sampled
         self._late_s = 0.0
         self.n_dropped = 0  # samples, declared so far
+        self.n_fatal_xids = 0
+        self.lost_gpus: set[str] = set()  # UUIDs, until they are back
 
     @property
     def samples_node(self) -> bool:
@@ -164,11 +166,20 @@ class SampleIntake:
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
             case DeviceEvent(kind, level, text, device):
+                self._count(kind, level, device)
                 _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
                 self._batcher.notice(kind, level, text, {"device": device}, now, now_us())
             case SamplerLog(text):
                 _log.info("%s", text)
                 self._batcher.notice("sampler", "info", text, {}, now, now_us())
+
+    def _count(self, kind: str, level: str, device: str) -> None:
+        if kind == "gpu.lost":
+            self.lost_gpus.add(device)
+        elif kind == "gpu.back":
+            self.lost_gpus.discard(device)
+        elif kind == "gpu.xid" and level == "error":
+            self.n_fatal_xids += 1
 
     def _note(self, sample: Sample) -> None:
         """Keep the newest sample of each device, merged with its slow values, and how late the host's are."""

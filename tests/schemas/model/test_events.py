@@ -101,7 +101,19 @@ def test_an_identity_has_the_entries_that_are_known_in_the_order_of_their_declar
 
 
 def test_each_entry_of_an_identity_has_the_marks_of_its_readers() -> None:
-    kept = ["rank", "pid", "started_at", "boot", "error_file", "uptime", "owner", "pid_namespace", "gpu_claim"]
+    kept = [
+        "run_id",
+        "label",
+        "rank",
+        "pid",
+        "started_at",
+        "boot",
+        "error_file",
+        "uptime",
+        "owner",
+        "pid_namespace",
+        "gpu_claim",
+    ]
     kept += ["sample_interval_s"]
     assert list(marked_entries("agent")) == kept
     assert set(marked_entries("agent_only")) == {"error_file", "gpu_claim", "sample_interval_s"}
