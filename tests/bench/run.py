@@ -32,6 +32,7 @@ NAMES = (
     "commands",
     "contention",
     "gpu",
+    "statistics",
     "callbacks",
     "mlflow",
     "tensorboard",
