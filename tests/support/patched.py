@@ -24,6 +24,8 @@ if "chiplog_agent.stats" in sys.orig_argv:
     from chiplog_agent.stats.rank import process_tree
     for name in ("CHECK_INTERVAL_S", "RETRY_MIN_S", "RETRY_MAX_S", "HOLDERS_INTERVAL_S", "_STOP_WAIT_S"):
         setattr(gpu_threads, name, getattr(gpu_threads, name) / 5)
+    from chiplog_agent.stats.gpu import events as gpu_events
+    gpu_events.WAIT_MS //= 5
     gpu_threads.RETRY_BESIDE_MAX_S = process_tree._SETTLED_S = 1.0
 """
 TAKES_OVER_SOON = """

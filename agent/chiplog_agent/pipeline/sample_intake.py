@@ -165,10 +165,10 @@ class SampleIntake:
                 self._claims.set_gpus(gpus)
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
-            case DeviceEvent(kind, level, text, device):
+            case DeviceEvent(kind, level, text, device, body):
                 self._count(kind, level, device)
                 _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
-                self._batcher.notice(kind, level, text, {"device": device}, now, now_us())
+                self._batcher.notice(kind, level, text, {**body, "device": device}, now, now_us())
             case SamplerLog(text):
                 _log.info("%s", text)
                 self._batcher.notice("sampler", "info", text, {}, now, now_us())

@@ -117,7 +117,7 @@ class Sampler:
                 case ["sample", _, uuid, _, _]:
                     self._answered[uuid] = now
                     self._stale.discard(uuid)
-                case ["event", "gpu.lost", _, _, uuid]:
+                case ["event", "gpu.lost", _, _, uuid, _]:
                     self._answered.pop(uuid, None)  # it is reported as lost, which includes stale
             frames.append(post)
         return frames

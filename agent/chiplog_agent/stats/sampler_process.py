@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chiplog_agent.stats.frames import FrameError, FrameReader, Gpu, MigDevice, encode_frame
@@ -26,7 +26,8 @@ RESTART_MAX_S = 60.0  # the longest pause; it doubles in between
 _SETTLED_S = 60.0  # a sampler that ran this long resets the pause
 _READ_BYTES = 64 * KIB  # the size of a pipe
 _READS_MAX = 16  # per call: 1 MiB, a frame of the largest size; a sampler that floods must not block the loop
-_END_WAIT_S = 0.5  # shutting a driver's library down takes some ms; one that hangs must not delay the agent's end
+# The thread of events ends within its time-out of 1 s; a driver that hangs must not delay the agent's end.
+_END_WAIT_S = 1.5
 _CLOSE_WAIT_S = 0.5  # a killed process ends in milliseconds, unless a driver holds it: then init reaps it
 _PIDS_MAX = 4096  # ranks of one node; 12 KB, which fit into a pipe
 _DEVICE_CHARS_MAX = 256  # a GPU's UUID has 40
@@ -64,12 +65,16 @@ class DeviceStale:
 
 @dataclass(slots=True, frozen=True)
 class DeviceEvent:
-    """An event of a device: `kind` is gpu.lost or gpu.back, `level` that of its row in `events`."""
+    """An event of a device, or of the node's driver: the kind, level, text and body of its row in `events`.
+
+    The row's body has the device too.
+    """
 
     kind: str
     level: str
     text: str
     device: str
+    body: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
@@ -241,7 +246,7 @@ class SamplerProcess:
         self._flush()
 
     def close(self) -> None:
-        """End the sampler and close all descriptors. Waits at most a second for it. May be called twice."""
+        """End the sampler and close all descriptors. Waits at most 2 s for it. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -308,7 +313,9 @@ class SamplerProcess:
                 self._messages.append(SamplerLog(text))
             case ["stale", str() as device] if len(device) <= _DEVICE_CHARS_MAX:
                 self._messages.append(DeviceStale(device))
-            case ["event", str() as kind, str() as level, str() as text, str() as device]:
+            case ["event", str() as kind, str() as level, str() as text, str() as device, dict() as body]:
+                self._messages.append(DeviceEvent(kind, level, text, device[:_DEVICE_CHARS_MAX], body))
+            case ["event", str() as kind, str() as level, str() as text, str() as device]:  # of an older sampler
                 self._messages.append(DeviceEvent(kind, level, text, device[:_DEVICE_CHARS_MAX]))
             case ["gpus", [*gpus]] if (known := _gpus_of(gpus)) is not None:
                 self._messages.append(Gpus(known))

@@ -14,6 +14,7 @@ import pytest
 
 from chiplog_agent.stats.frames import encode_frame
 from chiplog_agent.stats.sampler_process import (
+    DeviceEvent,
     DeviceStale,
     Message,
     SamplerProcess,
@@ -159,6 +160,24 @@ def test_frames_of_unknown_kinds_and_wrong_types_are_counted_and_skipped() -> No
     feed.start()
     assert lines(collect(feed, lambda messages: bool(messages))) == ["good"]
     assert feed.bad_frames == 4
+    feed.close()
+
+
+def test_an_event_has_a_body_and_that_of_an_older_sampler_has_none() -> None:
+    frames = [
+        ["event", "gpu.xid", "error", "XID 79", "GPU-1", {"code": 79}],
+        ["event", "gpu.back", "info", "b", "GPU-1"],
+    ]
+    frames.append(["event", "gpu.xid", "error", "XID 79", "GPU-1", [79]])
+    data = b"".join(map(encode_frame, frames))
+    feed = SamplerProcess(command=(sys.executable, "-c", f"import os, sys; os.write(1, {data!r}); sys.stdin.read()"))
+    feed.start()
+    messages = collect(feed, lambda messages: len(messages) == 2)
+    assert messages == [
+        DeviceEvent("gpu.xid", "error", "XID 79", "GPU-1", {"code": 79}),
+        DeviceEvent("gpu.back", "info", "b", "GPU-1", {}),
+    ]
+    assert feed.bad_frames == 1
     feed.close()
 
 

@@ -18,6 +18,10 @@
  *   gpm0.5=40                  GPM's metric 5 of GPU 0 has this value, in percent, and its instances half of it;
  *                              gpm0=no: GPM is not supported; gpm0=fails: it fails with 999
  *   retired0=2:1               so many pages of GPU 0 are retired by single and double bit errors
+ *   xids=0:79,m1:94,1:ecc      events that have happened, oldest first, of GPUs or MIG instances: XIDs, and a double bit
+ *                              error. The library delivers each once; those of a GPU that is not registered are lost
+ *   no_events, no_event_permission   events are not supported, or fail with 4
+ *   hang_events                the wait for an event hangs
  *   twins                      all GPUs have the UUID of GPU 0
  *   old                        no nvmlDeviceGetMemoryInfo_v2, as before driver 510
  *   noisy                      nvmlInit prints to standard output
@@ -41,6 +45,7 @@ enum {
     NOT_FOUND = 6,
     TOO_SMALL = 7,
     NO_DRIVER = 9,
+    TIMEOUT = 10,
     LOST = 15,
     HANG_S = 45,
     UNKNOWN = 999,
@@ -158,6 +163,97 @@ int nvmlInitWithFlags(unsigned flags) {
         memset(dead, 0, sizeof dead);
     }
     return SUCCESS;
+}
+
+typedef struct {
+    void *device;
+    unsigned long long kind, data;
+    unsigned gpu_instance, compute_instance;
+} event_data; /* nvmlEventData_t */
+
+typedef struct {
+    int registered[GPUS_MAX];
+} event_set; /* what nvmlEventSet_t points to */
+
+int fake_event_sets;    /* allocated and not freed: tests read it */
+static int delivered;   /* of the control file's `xids` */
+
+int nvmlEventSetCreate(event_set **set) {
+    int code = enter_any();
+    if (code) return code;
+    if (told("no_event_permission")) return NO_PERMISSION;
+    *set = calloc(1, sizeof **set);
+    __sync_fetch_and_add(&fake_event_sets, 1);
+    return SUCCESS;
+}
+
+int nvmlEventSetFree(event_set *set) {
+    free(set);
+    __sync_fetch_and_sub(&fake_event_sets, 1);
+    return all_dead == UNINITIALIZED ? UNINITIALIZED : SUCCESS;
+}
+
+int nvmlDeviceGetSupportedEventTypes(void *device, unsigned long long *kinds) {
+    *kinds = told("no_events") ? 0 : 0x8 | 0x4 | 0x2; /* XID, P-state, double bit errors */
+    return enter(device, 1);
+}
+
+int nvmlDeviceRegisterEvents(void *device, unsigned long long kinds, event_set *set) {
+    int code = enter(device, 1);
+    if (code == SUCCESS && kinds & ~0xEULL) return NOT_SUPPORTED;
+    if (code == SUCCESS) set->registered[((device_of *)device)->gpu] = 1;
+    return code;
+}
+
+/* Takes the next event that a set has registered for. */
+static int next_event(event_set *set, event_data *data) {
+    const char *at = strstr(control(), "xids=");
+    int number = 0;
+    for (at = at ? at + 5 : NULL; at && *at && *at != ' '; number++) {
+        int is_instance = *at == 'm';
+        int index = atoi(at + is_instance), gpu = is_instance ? 1 : index;
+        const char *what = strchr(at, ':');
+        if (!what) return 0;
+        const char *end = what + strcspn(what, ", ");
+        if (number >= delivered) {
+            delivered = number + 1;
+            if (set->registered[gpu]) {
+                int is_ecc = !strncmp(what + 1, "ecc", 3);
+                *data = (event_data){&devices[gpu], is_ecc ? 0x2 : 0x8, is_ecc ? 0 : atoi(what + 1), ~0u, ~0u};
+                if (is_instance) data->gpu_instance = 3 + index, data->compute_instance = 0;
+                return 1;
+            }
+        }
+        at = *end == ',' ? end + 1 : NULL;
+    }
+    return 0;
+}
+
+int nvmlEventSetWait_v2(event_set *set, event_data *data, unsigned timeout_ms) {
+    for (int i = 0; i < 10 * HANG_S && told("hang_events"); i++) usleep(100000);
+    for (unsigned waited_ms = 0;; waited_ms += 10) {
+        int code = enter_any();
+        if (code) return code;
+        if (next_event(set, data)) return SUCCESS;
+        for (int gpu = 0; gpu < GPUS_MAX; gpu++)
+            if (set->registered[gpu] && (dead[gpu] || told_of("lost", &devices[gpu]))) return LOST;
+        if (waited_ms >= timeout_ms) return TIMEOUT;
+        usleep(10000);
+    }
+}
+
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, ids[2];
+    char bus_id[32];
+} pci_info; /* nvmlPciInfo_t */
+
+int nvmlDeviceGetPciInfo_v3(void *device, pci_info *info) {
+    int code = enter(device, 1);
+    memset(info, 0, sizeof *info);
+    info->bus = 0x10 + ((device_of *)device)->gpu;
+    snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02X:00.0", info->bus);
+    return code;
 }
 
 static void append_digit(const char *variable, int number) {

@@ -4,6 +4,7 @@ from typing import Any
 
 from chiplog_agent.stats.frames import Gpu, MigDevice
 from chiplog_agent.stats.gpu.device_sample import Group, NvmlDevice
+from chiplog_agent.stats.gpu.events import GpuEvents, Post
 from chiplog_agent.stats.gpu.nvml import GpuUnavailableError, Handle, kernel_gpus, load
 from chiplog_agent.stats.gpu.processes import DeviceUse
 from chiplog_agent.stats.gpu.readings import DeviceReadings
@@ -92,6 +93,11 @@ class GpuStats:
             except nvml.NVMLError:
                 continue  # no instance with this number
         return is_on, found
+
+    def events(self, post: Post, report: Post) -> GpuEvents:
+        """Return the events of the GPUs, not started; arguments as those of `GpuEvents`."""
+        handles = {uuid: device.handle for uuid, device in self._devices.items()}
+        return GpuEvents(self._nvml, handles, lambda: self.gpus, post, report)
 
     def check_layout(self, uuid: str) -> None:
         """Note it if a GPU's MIG mode or instances are others than those described. Queries the GPU, and may hang."""

@@ -43,7 +43,8 @@ class NvmlDevice:
     def is_final(self, code: int) -> bool:
         """Return True if no retry can change an error. Raises GpuLostError if the handle is dead."""
         if code in self._dead:
-            raise GpuLostError(str(self.nvml.NVMLError(code)))
+            is_unloaded = code == self.nvml.NVML_ERROR_DRIVER_NOT_LOADED
+            raise GpuLostError(str(self.nvml.NVMLError(code)), is_unloaded=is_unloaded)
         return code in self._final
 
     def error(self, code: int) -> Any:

@@ -19,16 +19,27 @@ class GpuUnavailableError(RuntimeError):
     """NVML cannot be used here. The message is one line with the reason and the remedy.
 
     has_library: whether the driver's library exists. is_stale: whether its version differs from the one loaded here.
+    is_unloaded: whether the kernel has no driver.
     """
 
-    def __init__(self, message: str, *, has_library: bool = True, is_stale: bool = False) -> None:
+    def __init__(
+        self, message: str, *, has_library: bool = True, is_stale: bool = False, is_unloaded: bool = False
+    ) -> None:
         super().__init__(message)
         self.has_library = has_library
         self.is_stale = is_stale
+        self.is_unloaded = is_unloaded
 
 
 class GpuLostError(RuntimeError):
-    """A GPU, or the driver, is gone: the handle is dead until NVML is initialised again. The message is the reason."""
+    """A GPU, or the driver, is gone: the handle is dead until NVML is initialised again. The message is the reason.
+
+    is_unloaded: whether the kernel has no driver any more.
+    """
+
+    def __init__(self, message: str, *, is_unloaded: bool = False) -> None:
+        super().__init__(message)
+        self.is_unloaded = is_unloaded
 
 
 def number_of(nvml: Nvml, result: Any) -> float:
@@ -87,5 +98,7 @@ def load() -> Nvml:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         is_stale = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-        raise GpuUnavailableError(f"hw.* is absent: NVML cannot be initialised: {error}", is_stale=is_stale) from error
+        is_unloaded = error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+        message = f"hw.* is absent: NVML cannot be initialised: {error}"
+        raise GpuUnavailableError(message, is_stale=is_stale, is_unloaded=is_unloaded) from error
     return pynvml

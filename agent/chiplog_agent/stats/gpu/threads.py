@@ -1,11 +1,19 @@
-"""NVML on threads that no caller waits for: one for each device, and one that starts them, also after a loss."""
+"""NVML on threads that no caller waits for: one for each device, one for events, and one that starts them all."""
 
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from chiplog_agent.stats.gpu.device import GpuStats
-from chiplog_agent.stats.gpu.nvml import GpuLostError, GpuUnavailableError, has_driver, missing_library
+from chiplog_agent.stats.gpu.events import GpuEvents
+from chiplog_agent.stats.gpu.nvml import (
+    GpuLostError,
+    GpuUnavailableError,
+    has_driver,
+    kernel_gpus,
+    missing_library,
+)
 from chiplog_agent.stats.post_box import PostBox
 from chiplog_agent.stats.source import DUE_SLACK_S
 from chiplog_schemas.backoff import Backoff
@@ -34,13 +42,18 @@ class GpuThreads:
         self.initialised = False
         self._stats: GpuStats | None = None
         self._workers: tuple[_Worker, ...] = ()
+        self._events: GpuEvents | None = None
         self._known: dict[str, None] = {}  # every device ever found, in NVML's order
         self._parents: dict[str, str] = {}  # MIG instance → its GPU
         self._lost: set[str] = set()  # the devices that were declared lost and are not back
         self._lost_lock = threading.Lock()
         self._init_lock = threading.Lock()  # held while NVML is initialised or shut down
-        self._reported: tuple[str, ...] = ()
+        self._reported: dict[str, tuple[str, ...]] = {}
         self._has_library = True
+        self._is_unloaded = False  # whether that was reported
+        self._backoff = Backoff(RETRY_MIN_S)
+        self._retry_at = 0.0
+        self._seen: tuple[Any, ...] = ()
 
     def start(self) -> None:
         """Start to look for GPUs. Returns at once; NVML may take seconds, or hang forever."""
@@ -62,7 +75,7 @@ class GpuThreads:
             fresh = [uuid for uuid in uuids if uuid not in self._lost]
             self._lost.update(fresh)
         # safeguard: lost-gpu-is-error
-        self.box.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid] for uuid in fresh))
+        self.box.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid, {}] for uuid in fresh))
 
     def note_back(self, uuid: str) -> None:
         """Record that a device answers."""
@@ -70,22 +83,41 @@ class GpuThreads:
             was_lost = uuid in self._lost
             self._lost.discard(uuid)
         if was_lost:
-            self.box.post(["event", "gpu.back", "info", f"{uuid} is back", uuid])
+            self.box.post(["event", "gpu.back", "info", f"{uuid} is back", uuid, {}])
+
+    def note_unloaded(self) -> None:
+        """Record that the kernel has no driver any more, once until NVML works again."""
+        with self._lost_lock:
+            is_news, self._is_unloaded = not self._is_unloaded, True
+        if is_news:  # safeguard: unloaded-driver-said-once
+            text = "the NVIDIA driver is not loaded any more: this node's GPUs cannot be used"
+            self.box.post(["event", "gpu.driver_unbind", "error", text, "", {}])
+
+    def look(self, now: float) -> None:
+        """Initialise NVML, and again when devices were lost or changed: at once after news, else after pauses.
+
+        now: monotonic, s. Any call may hang.
+        """
+        seen = kernel_gpus() if self._stats is None else self._stats.inspect()
+        if tuple(seen) != self._seen:
+            self._seen = tuple(seen)
+            self._backoff.reset()
+            self._retry_at = now  # safeguard: news-ends-pause
+        # safeguard: gpu-count-change-noticed
+        is_changed = self._stats is not None and self._seen != self._stats.signature
+        if (is_changed or self._is_troubled) and now >= self._retry_at:  # safeguard: nvml-retried-while-lost
+            self._initialise()
+            if self._stats is not None:
+                self._seen = self._stats.signature
+            self._backoff.max_s = RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S
+            self._retry_at = now + self._backoff.next_s()
+        elif not self._is_troubled and not is_changed:
+            self._backoff.reset()
 
     def _supervise(self) -> None:
-        """Initialise NVML, and again when devices were lost or changed."""
-        backoff, retry_at = Backoff(RETRY_MIN_S), 0.0
         while True:
             with self._init_lock:
-                now = time.monotonic()
-                # safeguard: gpu-count-change-noticed
-                is_changed = self._stats is not None and self._stats.inspect() != self._stats.signature
-                if is_changed or (self._is_troubled and now >= retry_at):  # safeguard: nvml-retried-while-lost
-                    self._initialise()
-                    backoff.max_s = RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S
-                    retry_at = time.monotonic() + backoff.next_s()
-                elif not self._is_troubled:
-                    backoff.reset()
+                self.look(time.monotonic())
             time.sleep(CHECK_INTERVAL_S)
 
     @property
@@ -110,17 +142,22 @@ class GpuThreads:
             self._has_library = error.has_library
             if error.is_stale and self._known:
                 self.box.post(["restart", f"the driver was replaced: {error}"])
+            if error.is_unloaded and self._known:
+                self.note_unloaded()
             self.note_lost(self._known, str(error))
-            self._emit(str(error))
+            self._emit("nvml", str(error))
         except Exception as error:  # an unknown version of pynvml; the host's samples continue
-            self._emit(f"hw.* is absent: {type(error).__name__}: {error}")
+            self._emit("nvml", f"hw.* is absent: {type(error).__name__}: {error}")
         else:
             self._begin(stats)
         self.initialised = True  # NVML has answered
 
     def _begin(self, stats: GpuStats) -> None:
         self._stats = stats
-        self._emit(*stats.lines)
+        self._is_unloaded = False
+        self._emit("nvml", *stats.lines)
+        self._events = stats.events(self.box.post, lambda line: self._emit("events", line))
+        self._events.start()
         self._start_workers(stats)
         gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
         self._start_workers(stats)  # of MIG instances
@@ -148,21 +185,25 @@ class GpuThreads:
             worker.start()
         self._workers += tuple(fresh)
 
-    def _emit(self, *lines: str) -> None:
+    def _emit(self, about: str, *lines: str) -> None:
         """Post reasons, unless they are the same as last time."""
-        if lines != self._reported:
-            self._reported = lines
+        if lines != self._reported.get(about, ()):
+            self._reported[about] = lines
             self.box.post(*(["line", line] for line in lines))
 
     def _stop_workers(self) -> bool:
-        """End the devices' threads. Return False, and leave all of them running, if one is inside a call."""
+        """End the threads of devices and events. Return False, and leave devices running, if one is inside a call."""
         deadline = time.monotonic() + _STOP_WAIT_S
+        for worker in self._workers:  # without the others' locks: while one hangs, the others are sampled
+            if not worker.lock.acquire(timeout=max(deadline - time.monotonic(), 0.01)):
+                return False
+            worker.lock.release()
         held = []
         for worker in self._workers:
             if not worker.lock.acquire(timeout=max(deadline - time.monotonic(), 0.01)):
                 break
             held.append(worker)
-        is_stopped = len(held) == len(self._workers)
+        is_stopped = len(held) == len(self._workers) and self._stop_events(deadline)
         for worker in held:
             worker.is_stopped = is_stopped  # safeguard: nvml-open-under-hung-call
             worker.lock.release()
@@ -170,6 +211,14 @@ class GpuThreads:
         if is_stopped:
             self._workers = ()
         return is_stopped
+
+    def _stop_events(self, deadline: float) -> bool:
+        if self._events is not None:
+            self._events.request_stop()
+            if not self._events.join(deadline - time.monotonic()):  # safeguard: nvml-open-under-events
+                return False
+            self._events = None
+        return True
 
 
 class AbsentGpus:
@@ -225,6 +274,8 @@ class _Worker:
                     self._sample()
                 except GpuLostError as error:
                     self.is_dead = True
+                    if error.is_unloaded:
+                        self._threads.note_unloaded()
                     self._threads.note_lost([self.uuid], str(error))
                 except Exception as error:  # this device becomes stale, and the others continue
                     line = f"{self.uuid}: sampling has ended: {type(error).__name__}: {error}"

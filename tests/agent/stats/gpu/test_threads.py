@@ -140,3 +140,17 @@ def test_a_device_is_lost_once_until_it_is_back(threads: GpuThreads) -> None:
     threads.note_back(GPU0)
     threads.note_lost([GPU0, GPU1], "once more")
     assert [(post[1], post[4]) for post in threads.box.messages] == [("gpu.back", GPU0), ("gpu.lost", GPU0)]
+
+
+@proves("unloaded-driver-said-once", "a driver that is not loaded any more is one event of the node", value="True")
+def test_an_unloaded_driver_is_one_event_of_the_node(node: GpuSampler) -> None:
+    node.feed.start()
+    node.run(lambda messages: bool(of(messages, GPU0) and of(messages, GPU1)))
+    for _ in range(2):
+        node.tell("unloaded")
+        messages = node.run(lambda messages: all(events(messages, "gpu.lost", gpu) for gpu in (GPU0, GPU1)))
+        messages += node.run(lambda messages: len(of(messages, "")) >= 20)
+        [event] = events(messages, "gpu.driver_unbind", "")
+        assert event.level == "error" and "not loaded" in event.text
+        node.tell("")
+        node.run(lambda messages: all(events(messages, "gpu.back", gpu) for gpu in (GPU0, GPU1)))
