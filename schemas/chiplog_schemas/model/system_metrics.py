@@ -165,6 +165,13 @@ _GPU = (
         "field 230: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain, 4 drain and reset",
         SLOW_S,
     ),
+    _gauge(
+        "chiplog.agent.nvml_call",
+        "s",
+        "NVML: slowest reading of the GPU",
+        "all calls of one sample, by a clock",
+        SLOW_S,
+    ),
 )
 _HOST = (
     _gauge("system.cpu.utilization", "1", "Host CPU utilization", "/proc/stat; waiting for I/O is idle"),

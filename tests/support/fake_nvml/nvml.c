@@ -24,6 +24,7 @@
  *   hang_events                the wait for an event hangs
  *   twins                      all GPUs have the UUID of GPU 0
  *   old                        no nvmlDeviceGetMemoryInfo_v2, as before driver 510
+ *   slow0                      nvmlDeviceGetFieldValues takes 0.2 s on GPU 0
  *   noisy                      nvmlInit prints to standard output
  * FAKE_NVML_CALLS names a file that gets the GPU's number for each call of nvmlDeviceGetFieldValues.
  * FAKE_NVML_SHUTDOWNS names a file that gets the number of unfreed samples of GPM, 0 to 9, when NVML is shut down.
@@ -565,6 +566,7 @@ static double field_default(unsigned field, unsigned scope) {
 int nvmlDeviceGetFieldValues(void *device, int count, field_value *values) {
     int result = enter(device, 0), gpu = ((device_of *)device)->gpu;
     append_digit("FAKE_NVML_CALLS", gpu);
+    if (told_of("slow", device)) usleep(200000);
     if (result != SUCCESS) return result;
     for (int i = 0; i < count; i++) {
         char rest[16];

@@ -1,5 +1,7 @@
 """All readings of one device: its calls, fields, performance counters and processes, and what it lacks."""
 
+import time
+
 from chiplog_agent.stats.gpu.calls import CallReader
 from chiplog_agent.stats.gpu.device_sample import DeviceSample, Group, NvmlDevice
 from chiplog_agent.stats.gpu.fields import FieldReader
@@ -8,6 +10,7 @@ from chiplog_agent.stats.gpu.processes import DeviceUse, ProcessReader
 from chiplog_agent.stats.source import DUE_SLACK_S
 from chiplog_schemas.model.system_metrics import SLOW_S
 
+_LATENCY_NAME = "chiplog.agent.nvml_call"
 _LINES_MAX = 64  # reasons reported per device; a driver that invents errors must not fill a log
 
 
@@ -20,6 +23,8 @@ class DeviceReadings:
         self._fields = FieldReader(device)
         self._gpm = GpmReader(device)
         self._processes = ProcessReader(device)
+        self._has_latency = not device.is_instance
+        self._slowest_s = 0.0  # of the readings since the last slow one
         self._slow_at = float("-inf")
         self._failing = ""  # the last failure, to report only changes
         self._failing_use = ""
@@ -33,11 +38,16 @@ class DeviceReadings:
         Without any group the device does not answer. Raises GpuLostError.
         """
         sample = DeviceSample(now, is_slow=now - self._slow_at >= SLOW_S - DUE_SLACK_S)
+        begun = time.perf_counter()
         self._calls.extend(self._fields.read(sample))
         self._calls.read(sample)
         self._gpm.read(sample)
+        self._slowest_s = max(self._slowest_s, time.perf_counter() - begun)
         if sample.is_slow:
             self._slow_at = now
+            if self._has_latency and sample.groups():  # without any, the device does not answer
+                sample.add((_LATENCY_NAME,), (self._slowest_s,), slow=True)
+            self._slowest_s = 0.0
         lines = self._explain(sample, self._failing)
         self._failing = "; ".join(sample.failures)
         return sample.groups(), lines

@@ -23,6 +23,23 @@ def test_slow_metrics_come_every_10_s_and_one_field_call_serves_both(node: GpuSa
     assert not any(periods[name] for name in samples[1][0][0]) and all(periods[name] for name in samples[10][1][0])
 
 
+def test_the_slowest_reading_since_the_last_slow_one_is_a_metric_itself(node: GpuSampler) -> None:
+    program = """
+def latency(now):
+    groups, _ = readings.sample(now)
+    return dict(zip(*groups[-1])).get("chiplog.agent.nvml_call")
+
+latency(1.0)
+tell("slow0")
+latency(2.0)
+tell("")
+show(latency(3.0), latency(11.0), latency(21.0))
+"""
+    fast, slowest, later = node.ask(BEGIN + program)
+    assert fast is None and slowest >= 0.2, "the field call took that long, once"
+    assert 0.0 < later < slowest
+
+
 def test_gaps_and_failures_are_written_once(node: GpuSampler) -> None:
     node.tell("f0.230=no f0.83=fails")
     program = """
