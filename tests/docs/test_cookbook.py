@@ -216,7 +216,7 @@ def repeated(story: Story) -> None:
 
 
 def hot(story: Story) -> None:
-    """Run hot: its GPU is throttled from second 4 to 7, and lost at second 9."""
+    """Run hot: its GPU is throttled from second 4 to 7, fails at second 8.4, and is lost at second 9."""
     rank, agent = story.rank("hot", 0, node="node-h", gpus=["GPU-H"]), story.agent("node-h")
     for second in range(8):
         reasons, clock_hz, seconds = (32.0, 1.2e9, 0.75) if second >= 4 else (0.0, 2e9, 0.5)
@@ -224,7 +224,21 @@ def hot(story: Story) -> None:
         numbers(agent, EventKind.SYSTEM, "GPU-H", second, **values)
         numbers(rank, EventKind.PHASES, second, second + 0.5, step=seconds)
     end(rank, 8.5, state="crashed", exit_signal=6)
+    fallen = {"device": "GPU-H", "code": 79}
+    agent.say(EventKind.NOTICE, "gpu.xid", "error", "GPU-H has fallen off the bus", fallen, ts=at(8.4))
     agent.say(EventKind.NOTICE, "gpu.lost", "error", "GPU-H is lost: fell off the bus", {"device": "GPU-H"}, ts=at(9))
+    story.deliver(rank, agent)
+
+
+def capped(story: Story) -> None:
+    """Run capped: from second 4 to 7 its GPU is at its power limit for half of the time, as it counts."""
+    rank, agent = story.rank("capped", 0, node="node-c", gpus=["GPU-C"]), story.agent("node-c")
+    for second in range(8):
+        seconds, sw_power = (0.75, 100.0 + (second - 4) / 2) if second >= 4 else (0.5, 100.0)
+        values = {"hw.gpu.clock.sm": 1.5e9 if second >= 4 else 2e9, "hw.gpu.throttle.time.sw_power": sw_power}
+        numbers(agent, EventKind.SYSTEM, "GPU-C", second, **values)
+        numbers(rank, EventKind.PHASES, second, second + 0.5, step=seconds)
+    end(rank, 9)
     story.deliver(rank, agent)
 
 
@@ -239,7 +253,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
 def history(directory: Path) -> Index:
     """Record the history."""
     story = Story(directory)
-    for tell in (gpt, failing, restarted, slow, waiting, behind, repeated, hot):
+    for tell in (gpt, failing, restarted, slow, waiting, behind, repeated, hot, capped):
         tell(story)
     view = Change(b"8 bytes!", Action.SAVE_VIEW, {"name": "overview", "view": '{"keys": ["train/loss"]}'})
     return story.index.take((Kind.MANAGE, encode_change(view)))

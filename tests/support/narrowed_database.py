@@ -16,7 +16,7 @@ RUNS = ("A", "a", "b b", "it's")
 LABELS = ("w0", "W0", "w 2")
 KEYS = ("loss", "Loss", "acc/1", "it's")
 PHASES = ("data", "step", "forward", "barrier")
-SAMPLED = ("hw.gpu.throttle.reasons", "hw.gpu.clock.sm", "hw.power")
+SAMPLED = ("hw.gpu.throttle.reasons", "hw.gpu.clock.sm", "hw.power", "hw.gpu.throttle.time.sw_power")
 ROWS_MAX = 100_000  # of one query: a random join of joins has billions
 _Params = list[Any] | dict[str, Any] | None
 # Dyadic fractions: their sums do not depend on the order of the rows.
@@ -145,6 +145,11 @@ def _fill(build: RunBuilder) -> None:
         "hw.gpu.throttle.reasons": "64 * (step % 2)",
         "hw.gpu.clock.sm": "1000 + step",
         "hw.power": "step",
+        "hw.gpu.throttle.time.sw_power": "step // 3 / 4",
     }
     build.samples("p.gpus[1]", samples, steps=30, where="attempt = 0 AND run_id IS NOT NULL")
+    for run, rank in ((0, 0), (0, 1), (1, 0), (2, 1), (3, 0)):
+        of_agent = f"role = 'agent' AND node = 'node{rank}'"
+        body = {"device": f"GPU-{run}-{rank}", "code": 31}
+        build.event("gpu.xid", "a fault", body=body, steps=range(20), seq=f"{100 * run} + step", where=of_agent)
     build.received(0, 30)

@@ -13,7 +13,7 @@ VIEWS |= dict.fromkeys(("histograms", "runs", "keys", "system", "system_samples"
 VIEWS |= dict.fromkeys(("summary", "step_skew", "reads.phase_values", "reads.console", "reads.points"), 2)
 VIEWS |= dict.fromkeys(("events", "completeness", "media", "stragglers", "data_wait", "phase_times", "goodput"), 1)
 VIEWS |= dict.fromkeys(("reads.series", "reads.logged_texts", "base.series", "base.metric_facts", "base.console"), 1)
-SLOW = ("straggler_windows", "throttle_cost", "restarts", "first_failure")
+SLOW = ("straggler_windows", "throttle_cost", "gpu_events", "restarts", "first_failure")
 # By macro: its parameters, and the columns that it has.
 MACROS: dict[str, tuple[tuple[str, ...], str]] = {
     "history": (("run", "key"), "label attempt rank step seq ts value"),

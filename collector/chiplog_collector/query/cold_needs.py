@@ -91,6 +91,16 @@ _OF_RUN = Restriction(_RUN)
 _TAKES_RUN, _TAKES_KEY = Taken("run", "run_ids"), Taken("key", "keys")
 _TAKES_RUN_AND_STEPS = (_TAKES_RUN, Taken("first_step"), Taken("last_step"))
 _WAITS = frozenset({"data", "step"})
+_THROTTLING = frozenset(
+    {
+        "hw.gpu.throttle.reasons",
+        "hw.gpu.clock.sm",
+        *(
+            f"hw.gpu.throttle.time.{reason}"
+            for reason in ("sw_power", "sync_boost", "sw_thermal", "hw_thermal", "hw_brake")
+        ),
+    }
+)
 
 RESTRICTIONS: dict[str, Restriction | Mapping[str, Restriction]] = {
     # views of users
@@ -109,8 +119,9 @@ RESTRICTIONS: dict[str, Restriction | Mapping[str, Restriction]] = {
     "main.goodput": Restriction(_RUN, keys=frozenset({"step"})),
     "main.throttle_cost": {
         "phases": Restriction(_RUN_LABEL, keys=frozenset({"step"})),
-        "system": Restriction(_RUN_LABEL, keys=frozenset({"hw.gpu.throttle.reasons", "hw.gpu.clock.sm"})),
+        "system": Restriction(_RUN_LABEL, keys=_THROTTLING),
     },
+    "main.gpu_events": Restriction(_RUN_LABEL),
     "main.restarts": _OF_RUN,
     # macros of users
     "main.history": Restriction(_LABEL, (_TAKES_RUN, _TAKES_KEY)),

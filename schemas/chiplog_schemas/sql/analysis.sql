@@ -363,29 +363,57 @@ SELECT run_id, count(*) AS n_labels, max(n_restarts) AS n_restarts, any_value(la
        wall_s - avg(productive_s) - startup_s - avg(repeated_s) - avg(down_s) AS other_s
 FROM counted GROUP BY run_id;
 
--- Per run, label, GPU of a node, and reason: how long the GPU was throttled, and what that added to the label's steps. A step has
--- the state of the last sample before its end. Bits: nvmlClocksEventReasons of NVML's API reference; an idle GPU and
--- chosen clocks are no throttling.
-CREATE OR REPLACE VIEW throttle_cost AS
+-- The reasons by their bits, and the counters of their times. Bits: nvmlClocksEventReasons of NVML's API reference; an idle
+-- GPU and chosen clocks are no throttling. Slowdown by the hardware as such has no counter.
+CREATE OR REPLACE VIEW base.throttle_reasons(reason, bit, counter) AS VALUES
+    ('sw_power_cap', 4, 'hw.gpu.throttle.time.sw_power'), ('hw_slowdown', 8, NULL),
+    ('sync_boost', 16, 'hw.gpu.throttle.time.sync_boost'),
+    ('sw_thermal_slowdown', 32, 'hw.gpu.throttle.time.sw_thermal'),
+    ('hw_thermal_slowdown', 64, 'hw.gpu.throttle.time.hw_thermal'),
+    ('hw_power_brake_slowdown', 128, 'hw.gpu.throttle.time.hw_brake');
+
+-- The counters of throttling in whole microseconds: a sum of integers is exact, so a counter that stands still grows by 0.
+CREATE OR REPLACE VIEW base.throttle_times AS
+SELECT s.run_id, s.label, s.rank, s.node, s.device, r.reason, r.bit, s.ts, TRY_CAST(1e6 * s.value AS BIGINT) AS us
+FROM main.system s JOIN base.throttle_reasons r ON r.counter = s.name
+WHERE s.name IN (
+    'hw.gpu.throttle.time.sw_power', 'hw.gpu.throttle.time.sync_boost', 'hw.gpu.throttle.time.sw_thermal',
+    'hw.gpu.throttle.time.hw_thermal', 'hw.gpu.throttle.time.hw_brake'
+);
+
+-- Each part of a step of known length: a long step has several rows.
+CREATE OR REPLACE VIEW base.step_parts AS
+SELECT p.run_id, p.label, i.node, p.attempt, p.step, p.seconds, p.ts
+FROM main.phases p JOIN (SELECT DISTINCT run_id, label, attempt, node FROM base.identified) i
+    ON i.run_id = p.run_id AND i.label = p.label AND i.attempt = p.attempt
+WHERE p.phase = 'step';
+
+-- What reasons cost that have no counter on the GPU. A step has the state of the last sample before its end.
+CREATE OR REPLACE VIEW base.throttled_by_mask AS
 WITH samples AS MATERIALIZED (
-    SELECT *, epoch_us(lead(ts) OVER (PARTITION BY run_id, label, node, device ORDER BY ts)) - epoch_us(ts) AS next_us,
+    SELECT s.* REPLACE (s.reasons & ~coalesce(t.bits, 0) AS reasons),  -- safeguard: counters-before-mask
+           epoch_us(lead(s.ts) OVER of_device) - epoch_us(s.ts) AS next_us,
            CASE WHEN next_us > 10000000 THEN 10.0 ELSE next_us / 1e6 END AS seconds
     FROM (
         SELECT run_id, label, rank, node, device, ts,
                -- safeguard: idle-is-not-throttled
                TRY_CAST(max(value) FILTER (name = 'hw.gpu.throttle.reasons') AS BIGINT) & 252 AS reasons,
                max(value) FILTER (name = 'hw.gpu.clock.sm') AS clock_hz
-        FROM system WHERE name IN ('hw.gpu.throttle.reasons', 'hw.gpu.clock.sm')
+        FROM main.system WHERE name IN ('hw.gpu.throttle.reasons', 'hw.gpu.clock.sm')
         GROUP BY run_id, label, rank, node, device, ts
-    ) WHERE reasons IS NOT NULL
+    ) s LEFT JOIN (
+        SELECT run_id, label, node, device, bit_or(bit) AS bits FROM base.throttle_times
+        GROUP BY run_id, label, node, device
+    ) t ON t.run_id = s.run_id AND t.label = s.label AND t.node = s.node AND t.device = s.device
+    WHERE s.reasons IS NOT NULL
+    WINDOW of_device AS (PARTITION BY s.run_id, s.label, s.node, s.device ORDER BY s.ts)
 ), devices AS (
     SELECT run_id, label, node, device, arg_max(rank, ts) AS rank, sum(seconds) AS sampled_s,
            avg(clock_hz) FILTER (reasons = 0) AS free_clock_hz
     FROM samples GROUP BY run_id, label, node, device HAVING bool_or(reasons <> 0)
 ), steps AS (
     SELECT run_id, label, node, attempt, step, sum(seconds) AS seconds, max(ts) AS ts
-    FROM phases JOIN (SELECT DISTINCT run_id, label, attempt, node FROM base.identified) USING (run_id, label, attempt)
-    WHERE phase = 'step' AND (run_id, label) IN (SELECT (run_id, label) FROM devices)
+    FROM base.step_parts WHERE (run_id, label) IN (SELECT (run_id, label) FROM devices)
     GROUP BY run_id, label, node, attempt, step
 ), placed AS (
     SELECT s.run_id, s.label, s.node, s.device, t.reasons, s.seconds
@@ -396,39 +424,158 @@ WITH samples AS MATERIALIZED (
 ), free AS (
     SELECT run_id, label, node, device, median(seconds) AS free_step_s FROM placed WHERE reasons = 0
     GROUP BY run_id, label, node, device
-), bits(reason, bit) AS (
-    VALUES ('sw_power_cap', 4), ('hw_slowdown', 8), ('sync_boost', 16), ('sw_thermal_slowdown', 32),
-           ('hw_thermal_slowdown', 64), ('hw_power_brake_slowdown', 128)
 ), throttled AS (
     SELECT s.run_id, s.label, s.node, s.device, b.reason, b.bit, sum(s.seconds) AS throttled_s,
            avg(s.clock_hz) AS clock_hz
-    FROM samples s JOIN bits b ON s.reasons & b.bit <> 0 GROUP BY s.run_id, s.label, s.node, s.device, b.reason, b.bit
+    FROM samples s JOIN base.throttle_reasons b ON s.reasons & b.bit <> 0
+    GROUP BY s.run_id, s.label, s.node, s.device, b.reason, b.bit
 ), slowed AS (
     SELECT p.run_id, p.label, p.node, p.device, b.bit, count(*) AS n_steps, median(p.seconds) AS step_s,
-           sum(p.seconds - f.free_step_s) AS cost_s
-    FROM placed p JOIN bits b ON p.reasons & b.bit <> 0
+           sum(p.seconds - f.free_step_s) AS cost_s, sum(p.seconds) AS in_steps_s
+    FROM placed p JOIN base.throttle_reasons b ON p.reasons & b.bit <> 0
     LEFT JOIN free f ON f.run_id = p.run_id AND f.label = p.label AND f.node = p.node AND f.device = p.device
     GROUP BY p.run_id, p.label, p.node, p.device, b.bit
 )
-SELECT d.run_id, d.label, d.rank, d.node, d.device, t.reason, coalesce(t.throttled_s, 0) AS throttled_s,
-       coalesce(t.throttled_s, 0) / nullif(d.sampled_s, 0) AS share, t.clock_hz, d.free_clock_hz,
-       coalesce(s.n_steps, 0) AS n_steps, s.step_s, f.free_step_s, s.cost_s
+SELECT d.run_id, d.label, d.rank, d.node, d.device, t.reason, coalesce(t.throttled_s, 0) AS throttled_s, d.sampled_s,
+       t.clock_hz, d.free_clock_hz, s.n_steps, s.step_s, f.free_step_s, s.cost_s, s.in_steps_s
 FROM throttled t
 JOIN devices d ON d.run_id = t.run_id AND d.label = t.label AND d.node = t.node AND d.device = t.device
 LEFT JOIN slowed s
     ON s.run_id = t.run_id AND s.label = t.label AND s.node = t.node AND s.device = t.device AND s.bit = t.bit
 LEFT JOIN free f ON f.run_id = t.run_id AND f.label = t.label AND f.node = t.node AND f.device = t.device;
 
--- What GPUs reported, beside the label that used the GPU then. Until a minute after its end a label counts as its user:
--- a GPU that is lost ends the process before the agent notices it. A GPU that no label used has no run.
-CREATE OR REPLACE VIEW gpu_events AS
-SELECT c.run_id, c.label, c.rank, e.node, e.device, e.ts, e.kind, e.level, TRY_CAST(e.body->>'code' AS INTEGER) AS xid,
-       e.message, e.body
+-- When a step began, from its end and its seconds, of which hostile ones are bounded.
+CREATE OR REPLACE MACRO base.began(ended_at, seconds) AS
+ended_at - to_microseconds((1e6 * least(greatest(seconds, 0), 1e9))::BIGINT);
+
+-- What a counter had grown in all at a time: until the last sample before it, and a part of the growth until the next one.
+CREATE OR REPLACE MACRO base.total_at(total, growth, since, next_us, at_time) AS
+coalesce(total + growth * least((epoch_us(at_time) - epoch_us(since)) / next_us, 1), total, 0);
+
+-- What reasons cost by the counters of their times. A step has what a counter grew between its begin and its end, where the
+-- growth between two samples is even, and has the reason if that is more than 1 % of its time: a counter that grows by less
+-- slows no step. Thinned samples are an hour apart; in a longer gap the label did not use the GPU.
+CREATE OR REPLACE VIEW base.throttled_by_time AS
+WITH samples AS MATERIALIZED (
+    SELECT *, lead(us) OVER of_counter AS next,
+           epoch_us(lead(ts) OVER of_counter) - epoch_us(ts) AS gap_us,
+           CASE WHEN gap_us <= 3600000000 THEN gap_us END AS next_us,
+           CASE WHEN next_us IS NULL THEN 0 WHEN next >= us THEN next - us
+                ELSE least(next, next_us) END AS growth  -- safeguard: counter-begins-again
+    FROM base.throttle_times WHERE us >= 0
+    WINDOW of_counter AS (PARTITION BY run_id, label, node, device, bit ORDER BY ts)
+), throttled AS (
+    SELECT run_id, label, node, device, bit, any_value(reason) AS reason, arg_max(rank, ts) AS rank,
+           sum(growth) / 1e6 AS throttled_s, sum(next_us) / 1e6 AS sampled_s
+    FROM samples GROUP BY run_id, label, node, device, bit HAVING sum(growth) > 0
+), clocks AS (
+    SELECT k.run_id, k.label, k.node, k.device, k.value AS clock_hz, s.bits
+    FROM main.system k JOIN (
+        SELECT run_id, label, node, device, ts, bit_or(CASE WHEN growth > 0 THEN bit ELSE 0 END) AS bits FROM samples
+        WHERE (run_id, label, node, device) IN (SELECT (run_id, label, node, device) FROM throttled)
+        GROUP BY run_id, label, node, device, ts
+    ) s ON s.run_id = k.run_id AND s.label = k.label AND s.node = k.node AND s.device = k.device AND s.ts = k.ts
+    WHERE k.name = 'hw.gpu.clock.sm'
+), totals AS MATERIALIZED (
+    SELECT s.*, coalesce(sum(s.growth) OVER (
+        PARTITION BY s.run_id, s.label, s.node, s.device, s.bit ORDER BY s.ts
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ), 0)::BIGINT AS total
+    FROM samples s SEMI JOIN throttled t
+        ON t.run_id = s.run_id AND t.label = s.label AND t.node = s.node AND t.device = s.device AND t.bit = s.bit
+), placed AS (
+    SELECT p.run_id, p.label, p.node, p.device, p.bit, p.attempt, p.step, sum(p.seconds) AS seconds, sum(
+               base.total_at(e.total, e.growth, e.ts, e.next_us, p.ts)
+               - base.total_at(b.total, b.growth, b.ts, b.next_us, p.began_at)
+           ) / 1e6 AS throttled_s
+    FROM (
+        SELECT p.*, base.began(p.ts, p.seconds) AS began_at, t.device, t.bit
+        FROM base.step_parts p JOIN throttled t ON t.run_id = p.run_id AND t.label = p.label AND t.node = p.node
+    ) p ASOF JOIN totals e
+        ON e.run_id = p.run_id AND e.label = p.label AND e.node = p.node AND e.device = p.device AND e.bit = p.bit
+        AND p.ts >= e.ts
+    ASOF LEFT JOIN totals b
+        ON b.run_id = p.run_id AND b.label = p.label AND b.node = p.node AND b.device = p.device AND b.bit = p.bit
+        AND p.began_at >= b.ts
+    WHERE e.next_us IS NOT NULL OR p.ts - e.ts <= INTERVAL 10 SECOND
+    GROUP BY p.run_id, p.label, p.node, p.device, p.bit, p.attempt, p.step
+), free AS (
+    SELECT run_id, label, node, device, median(seconds) AS free_step_s FROM (
+        SELECT run_id, label, node, device, any_value(seconds) AS seconds FROM placed
+        GROUP BY run_id, label, node, device, attempt, step HAVING bool_and(throttled_s <= 0.01 * seconds)
+    ) GROUP BY run_id, label, node, device
+), slowed AS (
+    SELECT p.run_id, p.label, p.node, p.device, p.bit, sum(p.throttled_s) AS in_steps_s,
+           count(*) FILTER (p.throttled_s > 0.01 * p.seconds) AS n_steps,
+           median(p.seconds) FILTER (p.throttled_s > 0.01 * p.seconds) AS step_s,
+           sum(p.seconds - f.free_step_s) FILTER (p.throttled_s > 0.01 * p.seconds) AS cost_s
+    FROM placed p LEFT JOIN free f USING (run_id, label, node, device)
+    GROUP BY p.run_id, p.label, p.node, p.device, p.bit
+), clocked AS (
+    SELECT t.run_id, t.label, t.node, t.device, t.bit, avg(k.clock_hz) FILTER (k.bits & t.bit <> 0) AS clock_hz,
+           avg(k.clock_hz) FILTER (k.bits = 0) AS free_clock_hz
+    FROM throttled t JOIN clocks k USING (run_id, label, node, device)
+    GROUP BY t.run_id, t.label, t.node, t.device, t.bit
+)
+SELECT t.run_id, t.label, t.rank, t.node, t.device, t.reason, t.throttled_s, t.sampled_s, k.clock_hz, k.free_clock_hz,
+       s.n_steps, s.step_s, f.free_step_s, s.cost_s, s.in_steps_s
+FROM throttled t
+LEFT JOIN clocked k
+    ON k.run_id = t.run_id AND k.label = t.label AND k.node = t.node AND k.device = t.device AND k.bit = t.bit
+LEFT JOIN slowed s
+    ON s.run_id = t.run_id AND s.label = t.label AND s.node = t.node AND s.device = t.device AND s.bit = t.bit
+LEFT JOIN free f ON f.run_id = t.run_id AND f.label = t.label AND f.node = t.node AND f.device = t.device;
+
+-- Per run, label, GPU of a node, and reason: how long the GPU was throttled, and what that added to the label's steps: by
+-- the counter of the reason's time, else by its bit in the mask of reasons.
+CREATE OR REPLACE VIEW throttle_cost AS
+SELECT run_id, label, rank, node, device, reason, throttled_s, throttled_s / nullif(sampled_s, 0) AS share, clock_hz,
+       free_clock_hz, coalesce(n_steps, 0) AS n_steps, step_s, free_step_s, cost_s, measured_by,
+       coalesce(in_steps_s, 0) AS in_steps_s
 FROM (
-    SELECT *, body->>'device' AS device FROM events WHERE kind = 'device_stale' OR starts_with(kind, 'gpu.')
-) e LEFT JOIN base.claims c
-    ON c.node = e.node AND c.device = e.device AND c.started_at <= e.ts
-    AND e.ts - INTERVAL 60 SECOND <= c.left_at  -- safeguard: lost-gpu-of-ended-label
-QUALIFY c.run_id IS NULL OR row_number() OVER (
-    PARTITION BY e.node, e.device, e.kind, e.ts, e.seq, c.run_id, c.label ORDER BY c.started_at DESC
-) = 1;
+    SELECT *, 'time' AS measured_by FROM base.throttled_by_time
+    UNION ALL
+    SELECT *, 'mask' FROM base.throttled_by_mask
+);
+
+-- When a producer began its steps, as far as that is known: by its phase `step`, else by the phase with the most values,
+-- which begins before its row; else by the metric with the most values. The step that it reached last counts whichever
+-- series has it: a process that ends in a step leaves no whole phase of it. run_id: of the producer.
+CREATE OR REPLACE VIEW base.begun_steps AS
+WITH series AS NOT MATERIALIZED (
+    SELECT i.run_id, s.producer, s.key, s.is_phase
+    FROM (
+        SELECT producer, key, n, false AS is_phase FROM base.metric_series
+        UNION ALL SELECT producer, key, n, true FROM base.phase_series
+    ) s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
+    WHERE NOT (s.is_phase AND n.name = 'gc')
+    GROUP BY i.run_id, s.producer, s.key, n.name, s.is_phase
+    QUALIFY row_number() OVER (
+        PARTITION BY i.run_id, s.producer ORDER BY s.is_phase AND n.name = 'step' DESC, s.is_phase DESC, sum(s.n) DESC, s.key
+    ) = 1
+)
+SELECT s.run_id, f.producer, f.step, base.began(f.ts, f.value) AS ts
+FROM base.phase_facts f JOIN series s ON s.producer = f.producer AND s.key = f.key AND s.is_phase
+UNION ALL
+SELECT s.run_id, f.producer, f.step, f.ts
+FROM base.metric_facts f JOIN series s ON s.producer = f.producer AND s.key = f.key AND NOT s.is_phase
+UNION ALL
+SELECT r.run_id, r.producer, r.step, r.ts FROM base.reached_steps r;
+
+-- Time and step are combined into one number, so that of several steps with one time the largest counts.
+CREATE OR REPLACE MACRO base.step_order(at_time, of_step) AS epoch_us(at_time)::HUGEINT * 18446744073709551616 + of_step;
+
+-- What GPUs reported, beside the labels that used the GPU then, with the last step that each had begun. A GPU that no label
+-- used has no run.
+CREATE OR REPLACE VIEW gpu_events AS
+SELECT u.run_id, u.label, u.rank, u.node, u.device, u.ts, u.kind, u.level, u.xid, u.message, u.body, b.step
+FROM base.gpu_uses u ASOF LEFT JOIN (
+    SELECT s.run_id, s.producer, d.node, s.step, base.step_order(s.ts, s.step) AS place
+    FROM base.begun_steps s JOIN (SELECT DISTINCT g.run_id, g.producer, g.node FROM base.gpu_uses g) d USING (run_id, producer)
+) b ON b.run_id = u.run_id AND b.producer = u.producer AND b.node = u.node
+    AND base.step_order(u.ts, 9223372036854775807) >= b.place
+UNION ALL
+SELECT NULL, NULL, NULL, e.node, e.device, e.ts, e.kind, e.level, TRY_CAST(e.body->>'code' AS INTEGER), e.message, e.body,
+       NULL
+FROM base.gpu_notices e ANTI JOIN base.gpu_uses u
+    ON u.node = e.node AND u.device = e.device AND u.kind = e.kind AND u.ts = e.ts AND u.seq = e.seq;

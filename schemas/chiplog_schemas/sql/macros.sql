@@ -103,6 +103,40 @@ FROM base.compared_with_outside(first_step, last_step) c JOIN base.phase_names n
 JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
 WHERE c.run_id = run AND n.name = phase;
 
+-- What happened around an event of a GPU: a minute before and after it, the events of its node, and the samples of the GPU
+-- and of the host, with the label that used the GPU and the last step that this had begun. Columns of the views that it
+-- reads are qualified: DuckDB would take a bare one for a parameter.
+CREATE OR REPLACE MACRO gpu_event_context(node, device, ts) AS TABLE
+WITH events_near AS (
+    SELECT e.ts, 'event' AS source, e.kind AS name, e.device, e.xid::DOUBLE AS value, e.level, e.message, e.run_id, e.label,
+           e.rank, e.step
+    FROM gpu_events e WHERE e.node = node
+    UNION ALL
+    SELECT e.ts, 'event', e.kind, NULL, NULL, e.level, e.message, e.run_id, e.label, NULL, NULL
+    FROM base.told e WHERE e.node = node AND e.kind <> 'device_stale' AND NOT starts_with(e.kind, 'gpu.')
+), samples_near AS (
+    SELECT s.ts, 'sample' AS source, s.name, s.device, s.value, c.run_id, c.producer, c.label, c.rank
+    FROM system_samples s LEFT JOIN base.claims c
+        ON c.node = s.node AND c.device = s.device AND s.ts BETWEEN c.started_at AND c.left_at
+    WHERE s.node = node AND s.device IN (device, '')
+      AND s.ts BETWEEN ts::TIMESTAMP - INTERVAL 60 SECOND AND ts::TIMESTAMP + INTERVAL 60 SECOND
+), steps AS (
+    SELECT b.producer, b.step, base.step_order(b.ts, b.step) AS place
+    FROM base.begun_steps b JOIN (
+        SELECT DISTINCT c.producer FROM base.claims c WHERE c.node = node AND c.device = device
+    ) u ON u.producer = b.producer
+), near AS (
+    FROM events_near
+    UNION ALL
+    SELECT s.ts, s.source, s.name, s.device, s.value, NULL, NULL, s.run_id, s.label, s.rank, b.step
+    FROM samples_near s ASOF LEFT JOIN steps b
+        ON b.producer = s.producer AND base.step_order(s.ts, 9223372036854775807) >= b.place
+)
+SELECT n.ts, (epoch_us(n.ts) - epoch_us(ts::TIMESTAMP)) / 1e6 AS offset_s, n.source, n.name, n.device, n.value, n.level,
+       n.message, n.run_id, n.label, n.rank, n.step
+FROM near n WHERE n.ts BETWEEN ts::TIMESTAMP - INTERVAL 60 SECOND AND ts::TIMESTAMP + INTERVAL 60 SECOND
+ORDER BY n.ts, n.source, n.name, n.device, n.run_id, n.label;
+
 -- The stored table that each label logged at a step: of its newest attempt there the last one, or the last list of them.
 -- Both windows begin with run, key and step, so that filters on these are applied to the rows below them.
 CREATE OR REPLACE VIEW base.tables_of_steps AS

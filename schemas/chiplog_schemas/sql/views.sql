@@ -124,19 +124,21 @@ CREATE OR REPLACE VIEW phases AS
 SELECT i.run_id, i.label, i.attempt, i.rank, f.step, n.name AS phase, f.value AS seconds, f.ts
 FROM base.phase_facts f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
+-- Per producer: its last step, and when it reached it. Step and time are combined into one number, because a pair takes
+-- twice as long. 2^60 exceeds any time in microseconds.
+CREATE OR REPLACE VIEW base.reached_steps AS
+SELECT i.run_id, f.producer, max(f.last_step) AS step,
+       max_by(f.last_step_ts, f.last_step::HUGEINT * 1152921504606846976 - epoch_us(f.last_step_ts)) AS ts
+FROM (SELECT producer, last_step, last_step_ts FROM base.metric_series
+      UNION ALL SELECT producer, last_step, last_step_ts FROM base.phase_series) f
+JOIN base.identified i ON i.producer = f.producer GROUP BY i.run_id, f.producer;
+
 -- Per label, for its newest attempt that logged a step: its last step, compared with the foremost label of the run.
--- Grouped by the run's name, so that a query for one run reads only that run. Step and time are combined into one
--- number, because a pair takes twice as long. 2^60 exceeds any time in microseconds.
+-- Grouped by the run's name, so that a query for one run reads only that run.
 CREATE OR REPLACE VIEW rank_progress AS
-WITH reached AS (
-    SELECT i.run_id, f.producer, max(f.last_step) AS step,
-           max_by(f.last_step_ts, f.last_step::HUGEINT * 1152921504606846976 - epoch_us(f.last_step_ts)) AS ts
-    FROM (SELECT producer, last_step, last_step_ts FROM base.metric_series
-          UNION ALL SELECT producer, last_step, last_step_ts FROM base.phase_series) f
-    JOIN base.identified i ON i.producer = f.producer GROUP BY i.run_id, f.producer
-), newest AS (
+WITH newest AS (
     SELECT r.run_id, i.label, i.attempt, i.rank, r.step, r.ts AS reached_at
-    FROM reached r JOIN base.identified i ON i.producer = r.producer WHERE r.run_id IS NOT NULL
+    FROM base.reached_steps r JOIN base.identified i ON i.producer = r.producer WHERE r.run_id IS NOT NULL
     QUALIFY row_number() OVER (PARTITION BY r.run_id, i.label ORDER BY i.attempt DESC, r.step DESC) = 1
 )
 SELECT run_id, label, attempt, rank, step, reached_at,
@@ -436,6 +438,24 @@ SELECT run_id, label, attempt, node, seq, greatest(ts, stored_at), 'file_stored'
        json_object('path', path, 'bytes', bytes, 'sha256', sha256)
 FROM base.saves WHERE stored_at IS NOT NULL;
 
+-- What GPUs reported. An agent names the MIG instances of a GPU that an event concerns as a whole.
+CREATE OR REPLACE VIEW base.gpu_notices AS
+SELECT e.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::JSON AS body, e.body::JSON->>'device' AS device,
+       list_prepend(e.body::JSON->>'device', e.body::JSON->>'$.instances[*]') AS devices
+FROM base.told e WHERE e.kind = 'device_stale' OR starts_with(e.kind, 'gpu.');
+
+-- The same beside each label that used the GPU then, or an instance of it. Until a minute after its end a label counts as
+-- the user: a GPU that is lost ends the process before the agent notices it.
+CREATE OR REPLACE VIEW base.gpu_uses AS
+SELECT c.run_id, c.producer, c.label, c.rank, e.node, e.seq, e.ts, e.kind, e.level, e.message, e.body, e.device,
+       TRY_CAST(e.body->>'code' AS INTEGER) AS xid
+FROM (SELECT *, unnest(devices) AS used FROM base.gpu_notices) e JOIN base.claims c
+    ON c.node = e.node AND c.device = e.used AND c.started_at <= e.ts
+    AND e.ts - INTERVAL 60 SECOND <= c.left_at  -- safeguard: lost-gpu-of-ended-label
+QUALIFY row_number() OVER (
+    PARTITION BY e.node, e.device, e.kind, e.ts, e.seq, c.run_id, c.label ORDER BY c.started_at DESC, c.producer
+) = 1;
+
 -- produced = stored + lost + pending, always. Pending events are known to exist and have not arrived yet. A label's
 -- events include those of its consoles. If a label was lost with its node, `produced` is unknown (NULL) until the node
 -- is back. An event that was rejected has arrived, so the ledger has it; it is in no table, so it is lost.
@@ -581,11 +601,21 @@ WITH ranked AS (
            list({'label': label, 'rank': rank, 'node': node, 'ts': ts, 'after_s': after_s, 'is_echo': is_echo, 'reason': reason}
                 ORDER BY after_s, rank, label, producer) AS others
     FROM apart GROUP BY run_id, round
+), gpu_events AS (  -- an agent notices a lost GPU a few seconds after the rank
+    SELECT f.run_id, f.round, arg_min(
+               {'kind': g.kind, 'xid': g.xid, 'level': g.level, 'device': g.device, 'ts': g.ts, 'message': g.message},
+               (g.level <> 'error', g.ts, g.seq)
+           ) AS gpu_event
+    FROM ranked f JOIN base.gpu_uses g ON g.run_id = f.run_id AND g.producer = f.producer
+    WHERE f.place = 1 AND g.kind IN ('gpu.xid', 'gpu.lost', 'gpu.ecc_uncorrected')
+      AND g.ts BETWEEN f.ts - INTERVAL 60 SECOND AND f.ts + INTERVAL 10 SECOND  -- safeguard: gpu-event-near-failure
+    GROUP BY f.run_id, f.round
 )
 SELECT f.run_id, f.round AS attempt, f.label, f.rank, f.node, f.ts, f.state, f.exit_code, f.exit_signal, f.reason,
        NOT f.is_echo AS is_cause, f.late_us / 1e6 + coalesce(o.clock_s, 0.0) AS uncertainty_s,
-       coalesce(o.are_later, true) AS is_certain, coalesce(o.others, []) AS others
+       coalesce(o.are_later, true) AS is_certain, coalesce(o.others, []) AS others, g.gpu_event
 FROM ranked f LEFT JOIN others o ON o.run_id = f.run_id AND o.round = f.round
+LEFT JOIN gpu_events g ON g.run_id = f.run_id AND g.round = f.round
 WHERE f.place = 1;
 
 -- Per round of a run whose labels had logged a step before: the cost of the restart. Only these labels count, and only

@@ -322,3 +322,44 @@ def test_an_error_file_says_what_the_exit_status_does_not(index: Index) -> None:
     vanishes(agent, ranks[1], 1_003_000, reason=f"{VANISHED}; its error file says: ValueError: boom", late_us=500_000)
     deliver(index, 0, 0, *ranks, agent)
     assert index.sql("SELECT label, is_cause FROM first_failure") == [("rank1", True)]
+
+
+@proves(
+    "gpu-event-near-failure",
+    "a failure names what its GPU reported within a minute before",
+    part="60 SECOND",
+    new="6000 SECOND",
+)
+def test_a_failure_names_the_error_that_its_gpu_reported_before(index: Index) -> None:
+    """Of several the first error counts. What is older, of another GPU, or of another kind, does not."""
+    ranks = [Rank(0, gpus=["GPU-0"]), Rank(1, gpus=["GPU-1"])]
+    agent = agent_of(8, "node-a")
+    raises(ranks[0], 100_000_000, "RuntimeError: CUDA error: unspecified launch failure")
+    for kind, level, device, at_s, code in (
+        ("gpu.xid", "error", "GPU-0", 30, 48),
+        ("gpu.xid", "warning", "GPU-0", 90, 13),
+        ("gpu.reset", "error", "GPU-0", 91, None),
+        ("gpu.xid", "error", "GPU-1", 92, 94),
+        ("gpu.xid", "error", "GPU-0", 95, 79),
+        ("gpu.lost", "error", "GPU-0", 104, None),
+        ("gpu.lost", "error", "GPU-0", 111, None),
+    ):
+        body = {"device": device, **({} if code is None else {"code": code})}
+        agent.say(EventKind.NOTICE, kind, level, f"{device} {kind}", body, ts=START_US + at_s * 1_000_000)
+    deliver(index, 0, 0, *ranks, agent)
+    [(found,)] = index.sql("SELECT gpu_event FROM first_failure")
+    assert (found["kind"], found["xid"], found["level"], found["device"]) == ("gpu.xid", 79, "error", "GPU-0")
+    assert found["message"] == "GPU-0 gpu.xid"
+    assert index.sql("SELECT epoch_us(gpu_event.ts) FROM first_failure") == [(START_US + 95_000_000,)]
+
+
+def test_a_gpu_that_its_agent_finds_lost_after_the_failure_is_named_and_none_is_null(index: Index) -> None:
+    ranks, agent = [Rank(0, gpus=["GPU-0"]), Rank(1, run_id="fine", launch="b", gpus=["GPU-1"])], agent_of(8, "node-a")
+    for rank in ranks:
+        raises(rank, 100_000_000, "RuntimeError: boom")
+    agent.say(EventKind.NOTICE, "gpu.lost", "error", "lost", {"device": "GPU-0"}, ts=START_US + 105_000_000)
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql("SELECT run_id, gpu_event.kind FROM first_failure ORDER BY ALL") == [
+        ("fine", None),
+        ("r", "gpu.lost"),
+    ]

@@ -2,6 +2,7 @@
 
 import math
 import random
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from chiplog_collector.query.service import QueryService, lock_down
+from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query.execute import tables_found
 from tests.support.collector_log import START_US, Rank, whole
@@ -31,12 +33,14 @@ COLUMNS = {
     "stragglers_between('r', 0, 1)": "phase label rank n_steps n_slowest median_s typical_s excess_s share",
     "data_wait_between('r', 0, 1)": _SUMMED,
     "excess_between('r', 'forward', 0, 1)": "label rank step seconds typical_s excess_s",
+    "gpu_event_context('node-a', 'GPU-0', '2026-11-18 11:06:45')": "ts offset_s source name device value level message "
+    "run_id label rank step",
 }
 
 
 def two_runs(index: Index) -> Index:
     """Record run r, whose rank0 was restarted at step 1, and run s."""
-    first, other = Rank(0), Rank(1)
+    first, other = Rank(0, gpus=["GPU-0"]), Rank(1)
     again = Rank(2, rank=0, label="rank0", restart=1, started_at=START_US + 9_000_000)
     second = Rank(5, label="rank0", rank=0, run_id="s", primary=True, launch="other")
     first.say(EventKind.CONFIG, {"lr": "0.1", "width": "512"})
@@ -58,7 +62,9 @@ def two_runs(index: Index) -> Index:
         log_table(again, 1, "samples", [{"x": 0.5}]),
     ]
     stored = [store_content(index.files, data) for data in tables]
-    return index.take(whole(first), whole(again, other, second), *stored)
+    agent = Rank(9, label="agent", role="agent", node="node-a", run_id="", rank=None)
+    agent.say(EventKind.NOTICE, "gpu.xid", "error", "lost", {"device": "GPU-0", "code": 79}, ts=START_US + 5_000_000)
+    return index.take(whole(first), whole(again, other, second, agent), *stored)
 
 
 @pytest.fixture
@@ -313,3 +319,31 @@ def test_a_logged_table_is_read_with_parameters_twice_and_by_name(asker: Asker) 
         JOIN "media_table"($run, $key, $step) b USING (label) WHERE a.x = 0.5"""
     assert asker.rows(query, {"run": "r", "key": "samples", "step": 1}) == [{"label": "rank0", "x": 0.5}]
     assert asker.rows("SELECT getvariable('media_tables') AS v") == [{"v": None}]
+
+
+def test_the_context_of_a_gpu_event_has_a_minute_before_and_after_it(index: Index) -> None:
+    """Events of the node and samples of the GPU and the host; other nodes and GPUs' samples are left out."""
+    rank, other = Rank(0, gpus=["GPU-0"]), Rank(1, gpus=["GPU-1"])
+    agents = [Rank(8 + n, label="agent", role="agent", node=f"node-{'ab'[n]}", run_id="", rank=None) for n in range(2)]
+    rank.log(3, loss=1.0)
+    rank.say(EventKind.NOTICE, "alert", "warning", "slow", {}, ts=START_US + 99_000_000)
+    for agent in agents:
+        for at_s in (39.9, 40.0, 160.0, 160.1):
+            for device, name in (("GPU-0", "hw.power"), ("GPU-1", "hw.power"), ("", "system.memory.usage")):
+                values = pack([name]), struct.pack("<d", at_s)
+                agent.say(EventKind.SYSTEM, device, *values, ts=START_US + round(at_s * 1e6))
+        for device, at_s in (("GPU-0", 100), ("GPU-1", 101)):
+            body = {"device": device, "code": 94}
+            agent.say(EventKind.NOTICE, "gpu.xid", "error", "contained", body, ts=START_US + at_s * 1_000_000)
+    index.take(whole(rank, other, *agents))
+    query = """SELECT offset_s, source, name, device, value, label, step
+        FROM gpu_event_context('node-a', 'GPU-0', make_timestamp($1)) ORDER BY ALL"""
+    assert index.database.connection.execute(query, [START_US + 100_000_000]).fetchall() == [
+        (-60.0, "sample", "hw.power", "GPU-0", 40.0, "rank0", 3),
+        (-60.0, "sample", "system.memory.usage", "", 40.0, None, None),
+        (-1.0, "event", "alert", None, None, "rank0", None),
+        (0.0, "event", "gpu.xid", "GPU-0", 94.0, "rank0", 3),
+        (1.0, "event", "gpu.xid", "GPU-1", 94.0, "rank1", None),
+        (60.0, "sample", "hw.power", "GPU-0", 160.0, "rank0", 3),
+        (60.0, "sample", "system.memory.usage", "", 160.0, None, None),
+    ]

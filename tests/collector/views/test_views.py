@@ -47,13 +47,13 @@ COLUMNS = {
     "typical_s excess_s share past_share since_step until_step",
     "goodput": "run_id n_labels n_restarts wall_s productive_s goodput startup_s repeated_s down_s other_s",
     "throttle_cost": "run_id label rank node device reason throttled_s share clock_hz free_clock_hz n_steps step_s "
-    "free_step_s cost_s",
-    "gpu_events": "run_id label rank node device ts kind level xid message body",
+    "free_step_s cost_s measured_by in_steps_s",
+    "gpu_events": "run_id label rank node device ts kind level xid message body step",
     "rank_progress": "run_id label attempt rank step reached_at steps_behind seconds_behind",
     "saved_views": "name view ts",
     "files": "run_id path bytes sha256 ts",
     "first_failure": "run_id attempt label rank node ts state exit_code exit_signal reason is_cause uncertainty_s "
-    "is_certain others",
+    "is_certain others gpu_event",
     "restarts": "run_id attempt label reason last_step stopped_at resumed_step resumed_at steps_again "
     "down_s again_s cost_s",
     "step_skew": "run_id key step n_labels min median max max_label slowest_label",

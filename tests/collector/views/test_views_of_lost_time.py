@@ -106,7 +106,7 @@ def test_productive_and_repeated_time_are_those_of_the_plain_query(seed: int) ->
 
 
 def throttled(index: Index) -> list[tuple[Any, ...]]:
-    return index.sql("SELECT * EXCLUDE (run_id, rank, node) FROM throttle_cost ORDER BY ALL")
+    return index.sql("SELECT * EXCLUDE (run_id, rank, node, measured_by, in_steps_s) FROM throttle_cost ORDER BY ALL")
 
 
 def test_throttling_costs_what_its_steps_take_longer_than_others(index: Index) -> None:
@@ -191,6 +191,75 @@ def test_a_gpu_is_counted_once_also_if_its_label_got_another_rank(index: Index) 
     assert index.sql("SELECT rank, node FROM throttle_cost") == [(3, "node-a")]
 
 
+def count(agent: Rank, at_s: float, clock_hz: float = 2e9, **seconds: float) -> None:
+    """Record a sample of GPU-0 with its mask, its clock, and counters of throttled time."""
+    values = {"hw.gpu.clock.sm": clock_hz, "hw.gpu.throttle.reasons": 4.0}
+    values |= {f"hw.gpu.throttle.time.{reason}": value for reason, value in seconds.items()}
+    packed = struct.pack(f"<{len(values)}d", *values.values())
+    agent.say(EventKind.SYSTEM, "GPU-0", pack(list(values)), packed, ts=START_US + round(at_s * 1e6))
+
+
+def by_time(index: Index) -> list[tuple[Any, ...]]:
+    return index.sql("SELECT * EXCLUDE (run_id, label, rank, node, device) FROM throttle_cost ORDER BY ALL")
+
+
+@proves(
+    "counters-before-mask",
+    "the counter of a reason counts in place of its bit in the mask",
+    part=" & ~coalesce(t.bits, 0)",
+)
+def test_throttling_is_measured_by_the_times_that_a_gpu_counts(index: Index) -> None:
+    """The example worked by hand: from second 4 to 7 the counter grows by 0.5 s in each second.
+
+    Steps end half a second after a sample. The four until then take 0.5 s, the next four 0.75 s, of which 0.25, 0.375,
+    0.375 and 0.125 s are throttled: the last sample, at second 7, is before the end of the last step.
+    """
+    rank, agent = Rank(0, gpus=["GPU-0"]), agent_of("node-a")
+    for second in range(8):
+        count(agent, second, 1.5e9 if second >= 4 else 2e9, sw_power=100 + max(second - 4, 0) / 2, sw_thermal=3.0)
+        take_step(rank, second, second + 0.5, 0.75 if second >= 4 else 0.5)
+    index.take(whole(rank, agent))
+    expected = ("sw_power_cap", 1.5, 1.5 / 7, 1.5e9, (4 * 2e9 + 1.5e9) / 5, 4, 0.75, 0.5, 1.0, "time", 1.125)
+    assert by_time(index) == [expected]
+
+
+@proves("counter-begins-again", "a counter that falls began again", part="least(next, next_us)", new="0")
+def test_a_counter_that_falls_began_again_and_one_that_is_missing_is_measured_by_the_mask(index: Index) -> None:
+    """Worked by hand: 0.5 s, then the driver is loaded again, and the counter has 0.25 s."""
+    rank, agent = Rank(0, gpus=["GPU-0"]), agent_of("node-a")
+    for second, seconds in enumerate((7.0, 7.5, 0.25, 0.25)):
+        count(agent, second, hw_thermal=seconds)
+    take_step(rank, 0, 3.0, 3.0)
+    index.take(whole(rank, agent))
+    assert by_time(index) == [
+        ("hw_thermal_slowdown", 0.75, 0.25, 2e9, 2e9, 1, 3.0, None, None, "time", 0.75),
+        ("sw_power_cap", 3.0, 1.0, 2e9, None, 1, 3.0, None, None, "mask", 3.0),
+    ]
+
+
+def test_a_step_that_is_throttled_for_less_than_a_hundredth_is_one_to_compare_with(index: Index) -> None:
+    rank, agent = Rank(0, gpus=["GPU-0"]), agent_of("node-a")
+    for second, seconds in enumerate((0.0, 0.005, 0.505, 0.505)):
+        count(agent, second, sync_boost=seconds, sw_power=1.0)
+    for second, seconds in enumerate((1.0, 2.0, 1.0), 1):
+        take_step(rank, second, float(second), min(seconds, 1.0))
+    index.take(whole(rank, agent))
+    [(reason, throttled_s, *_, n_steps, step_s, free_step_s, _, measured_by, in_steps_s)] = by_time(index)
+    assert (reason, throttled_s, measured_by, in_steps_s) == ("sync_boost", 0.505, "time", 0.505)
+    assert (n_steps, step_s, free_step_s) == (1, 1.0, 1.0)
+
+
+def test_growth_while_the_label_was_away_and_hostile_numbers_cost_nothing(index: Index) -> None:
+    rank, agent = Rank(0, gpus=["GPU-0"]), agent_of("node-a")
+    for at_s, seconds in ((0, 1.0), (1, 1.5), (2, float("nan")), (3, 1e300), (4, -5.0), (5, 1.5), (4000, 900.0)):
+        count(agent, at_s, sw_power=seconds)
+    for step, seconds in enumerate((float("inf"), -1.0, float("nan"), 1e300)):
+        take_step(rank, step, 10.0 + step, seconds)
+    index.take(whole(rank, agent))
+    [(_, throttled_s, *_)] = by_time(index)
+    assert throttled_s == 0.5
+
+
 @proves(
     "lost-gpu-of-ended-label",
     "a GPU that is lost belongs to the label whose process it ended",
@@ -229,3 +298,58 @@ def test_of_a_gpu_that_two_attempts_used_an_event_names_the_label_once(index: In
     agent.say(EventKind.NOTICE, "gpu.lost", "error", "lost", {"device": "GPU-0"}, ts=START_US + 30_000_000)
     index.take(whole(first), whole(again, agent))
     assert index.sql("SELECT label, kind FROM gpu_events") == [("rank0", "gpu.lost")]
+
+
+def test_an_event_has_the_last_step_that_its_label_had_begun(index: Index) -> None:
+    """Worked by hand: rank0 does steps of 2 s, rank1 logs numbers, rank2 only has a part of a step, rank3 has none."""
+    ranks = [Rank(number, gpus=[f"GPU-{number}"]) for number in range(4)]
+    for step in range(4):
+        take_step(ranks[0], step, 2 + 2 * step, 1.5)  # step 1 begins at 2.5 s
+        ranks[1].say(
+            EventKind.METRICS, 7 + step, pack(["loss"]), struct.pack("<d", 1.0), ts=START_US + step * 2_000_000
+        )
+    data = struct.pack("<d", 0.25)
+    ranks[2].say(EventKind.PHASES, 5, pack(["data"]), data, ts=START_US + 1_000_000)
+    agent = agent_of("node-a")
+    for device in range(5):
+        for at_s in (0.0, 2.25, 2.5, 60.0):
+            body = {"device": f"GPU-{device}", "code": 31}
+            agent.say(EventKind.NOTICE, "gpu.xid", "warning", "x", body, ts=START_US + round(at_s * 1e6))
+    index.take(whole(*ranks, agent))
+    rows = index.sql("SELECT device, list(step ORDER BY ts) FROM gpu_events GROUP BY device ORDER BY device")
+    assert rows == [
+        ("GPU-0", [None, 0, 1, 3]),
+        ("GPU-1", [7, 8, 8, 10]),
+        ("GPU-2", [None, 5, 5, 5]),
+        ("GPU-3", [None] * 4),
+        ("GPU-4", [None] * 4),
+    ]
+
+
+def test_an_attempt_that_ended_in_a_step_had_begun_it(index: Index) -> None:
+    """Its phase `step` is not there yet, but it has waited for the data of step 2."""
+    rank, agent = Rank(0, gpus=["GPU-0"]), agent_of("node-a")
+    take_step(rank, 1, 1.0, 1.0)
+    rank.say(EventKind.PHASES, 2, pack(["data"]), struct.pack("<d", 0.25), ts=START_US + 2_000_000)
+    agent.say(EventKind.NOTICE, "gpu.lost", "error", "lost", {"device": "GPU-0"}, ts=START_US + 3_000_000)
+    index.take(whole(rank, agent))
+    assert index.sql("SELECT step FROM gpu_events") == [(2,)]
+
+
+def test_an_event_of_a_gpu_concerns_the_labels_on_its_instances(index: Index) -> None:
+    """Two labels have an instance each, one has two; an instance of another GPU is not concerned, nor one of a node."""
+    ranks = [Rank(0, gpus=["MIG-1"]), Rank(1, gpus=["MIG-2", "MIG-3"]), Rank(2, gpus=["MIG-9"])]
+    other = Rank(3, gpus=["MIG-1"], node="node-b")
+    agent = agent_of("node-a")
+    whole_gpu = {"device": "GPU-0", "code": 79, "instances": ["MIG-1", "MIG-2", "MIG-3"]}
+    agent.say(EventKind.NOTICE, "gpu.xid", "error", "x", whole_gpu, ts=START_US + 1_000_000)
+    agent.say(EventKind.NOTICE, "gpu.xid", "error", "x", {"device": "MIG-2", "code": 13}, ts=START_US + 2_000_000)
+    hostile = {"device": 5, "instances": {"a": 1}}
+    agent.say(EventKind.NOTICE, "gpu.xid", "error", "x", hostile, ts=START_US + 3_000_000)
+    index.take(whole(*ranks, other, agent))
+    assert index.sql("SELECT label, device, xid FROM gpu_events ORDER BY ts, label") == [
+        ("rank0", "GPU-0", 79),
+        ("rank1", "GPU-0", 79),
+        ("rank1", "MIG-2", 13),
+        (None, "5", None),
+    ]
