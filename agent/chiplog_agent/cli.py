@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from chiplog_agent.gpu_cli import gpu
 from chiplog_agent.pipeline.destination import choose_destination
 from chiplog_schemas.addresses import AddressError, check_bind, parse_metrics_address
 from chiplog_schemas.limit_settings import LimitError, read_limits
@@ -29,7 +30,7 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
     return seconds
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--collector",
     "collector_address",
@@ -56,7 +57,9 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
     help="Serve /metrics, /healthz and /readyz here, such as 127.0.0.1:9464.",
 )
 @click.option("--embedded", is_flag=True, help="Start a collector when none answers; exit when idle.")
+@click.pass_context
 def agent(
+    context: click.Context,
     collector_address: str | None,
     directory: str | None,
     bind: tuple[str, ...],
@@ -69,6 +72,9 @@ def agent(
     embedded: bool,
 ) -> None:
     """Run the sidecar of one node: it receives events of ranks, adds statistics, and forwards both to the collector."""
+    if context.invoked_subcommand is not None:
+        context.obj = directory
+        return
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     keep_files_private()
     place = paths_for_root(resolve_root(directory, os.environ))
@@ -113,3 +119,6 @@ def agent(
     except OSError as error:
         raise click.ClickException(f"agent cannot start: {error}") from error
     daemon.run()  # a failure from here on is not a failure to start
+
+
+agent.add_command(gpu)

@@ -19,6 +19,7 @@ from chiplog_agent.ranks.exit_cause import ExitCauseResolver
 from chiplog_agent.ranks.former_place import FormerPlaceMover
 from chiplog_agent.ranks.origins import origin_of_living
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector, remove_stale_staging
+from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_schemas._version import __version__
 from chiplog_schemas.addresses import ipc_path
@@ -155,6 +156,7 @@ class AgentDaemon:
             is_embedded=settings.embedded,
             has_room=lambda: self._has_room,
             is_dead=lambda producer: self._exit_causes.is_dead(producer),
+            release=ReleaseMark(places.agent),
         )
         self._health = AgentHealth(settings.node, now)
         if settings.metrics is not None:

@@ -11,6 +11,7 @@ import zmq
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.health import device_labels
 from chiplog_agent.stats.claims import Claims
+from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
@@ -30,6 +31,7 @@ RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
 _KEPT_PERIODS = 3  # a device that was not sampled for this long is not shown in /metrics …
 _KEPT_PERIOD_S = 10.0  # … but slow values come each 10 s
 _OWNER_FIELDS: tuple[str, ...] = ("run_id", "label", "rank")  # of an identity, as labels in /metrics
+_RELEASE_INTERVAL_S = 0.5
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -37,7 +39,7 @@ class SampleIntake:
     """Passes samples and claims of GPUs to the batcher.
 
     period_s: between samples; None: no statistics. has_room: returns True while the spool takes samples. is_dead:
-    returns True if a producer's process has ended.
+    returns True if a producer's process has ended. release: whether GPUs shall be closed.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class SampleIntake:
         is_embedded: bool,
         has_room: Callable[[], bool],
         is_dead: Callable[[bytes], bool],
+        release: ReleaseMark,
     ) -> None:
         self._batcher = batcher
         self._lease = lease
@@ -63,6 +66,8 @@ class SampleIntake:
         self._watched: set[int] = set()
         self._samples_node = not is_embedded  # as a rank asks, or an operator who started this agent
         self._claims = Claims()
+        self._release = release
+        self._release_at = 0.0  # when to look at it again
         self._pids: dict[bytes, int] = {}  # of the ranks that are sampled
         self._newest: dict[str, Sample] = {}  # by device
         self._sampled_us = 0  # when the host was last sampled
@@ -111,6 +116,7 @@ class SampleIntake:
         """Start the sampler. poller: wakes the agent's loop when the sampler has written."""
         self._poller = poller
         if self._sampler is not None:
+            self._sampler.release_gpus(self._release.is_set)  # before it opens them
             self._sampler.start()
             poller.register(self._sampler.fileno(), zmq.POLLIN)
 
@@ -122,6 +128,9 @@ class SampleIntake:
 
     def take(self, alive: Set[bytes], now: float) -> None:
         """Pass on what the sampler has measured. alive: the connected producers."""
+        if now >= self._release_at:
+            self._release_at = now + _RELEASE_INTERVAL_S
+            self._follow_release()
         if self._sampler is None:
             return
         descriptor = self._sampler.fileno()
@@ -142,6 +151,16 @@ class SampleIntake:
         self._sampler.tick(now)
         if self._sampler.fileno() != descriptor:
             self._register_again(descriptor)
+
+    def _follow_release(self) -> None:
+        """Close or open the GPUs as an operator has asked, and confirm that they are closed."""
+        is_set = self._release.is_set
+        if self._sampler is not None:
+            self._sampler.release_gpus(is_set)
+        is_closed = self._sampler is None or self._sampler.has_closed_gpus
+        if is_set and is_closed and not self._release.is_confirmed:
+            with contextlib.suppress(OSError):  # withdrawn just now, or a full disk: the next look tries again
+                self._release.confirm()
 
     def _register_again(self, former: int) -> None:
         assert self._poller is not None and self._sampler is not None

@@ -7,12 +7,13 @@ the other devices continue, and the agent can kill this process, which holds no 
 import os
 import select
 import signal
+import sys
 import time
 import traceback
 from typing import Any
 
-from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
-from chiplog_agent.stats.gpu.threads import AbsentGpus, GpuThreads
+from chiplog_agent.stats.frames import PERIOD_MIN_S, RELEASED, FrameReader, encode_frame
+from chiplog_agent.stats.gpu.threads import AbsentGpus, GpuThreads, ReleasedGpus
 from chiplog_agent.stats.host.sources import host_sources
 from chiplog_agent.stats.rank.gpu_use import RankGpuUse
 from chiplog_agent.stats.rank.process_tree import ProcessStats
@@ -146,7 +147,7 @@ def main() -> None:
     output_fd = os.dup(1)
     os.dup2(2, 1)  # a driver's library that prints must not write into the frames
     code = 0
-    gpus = GpuThreads()
+    gpus = ReleasedGpus() if RELEASED in sys.argv[1:] else GpuThreads()  # safeguard: released-gpus-stay-closed
     try:
         Sampler(0, output_fd, gpus).run()
     except BrokenPipeError:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chiplog_agent.stats.frames import FrameError, FrameReader, Gpu, MigDevice, encode_frame
+from chiplog_agent.stats.frames import RELEASED, FrameError, FrameReader, Gpu, MigDevice, encode_frame
 from chiplog_agent.stats.gpu.nvml import has_driver
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import KIB, SAMPLE_INTERVAL_S
@@ -125,6 +125,8 @@ class SamplerProcess:
         self._received = False
         self._last_received_s: float | None = None
         self._started_at: float | None = None
+        self._is_released = False  # whether samplers leave the GPUs closed
+        self._is_switching = False  # whether the sampler ends because that has changed
         self._restart_at = 0.0
         self._backoff = Backoff(RESTART_MIN_S, RESTART_MAX_S)
         # While no sampler runs, the number belongs to an idle pipe without data.
@@ -140,6 +142,27 @@ class SamplerProcess:
     def pid(self) -> int | None:
         """The sampler's PID; None while none runs."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def has_closed_gpus(self) -> bool:
+        """Whether `release_gpus` is done: no process of this sampler has the GPUs open."""
+        return self._is_released and self._process is not None and not (self._is_switching or self._killed)
+
+    def release_gpus(self, is_released: bool) -> None:
+        """Let the sampler end, and one follow that leaves the GPUs closed, or opens them again.
+
+        Handles of NVML block resets, changes of MIG and upgrades of the driver; only the end of a process surely closes
+        all of them.
+        """
+        if is_released == self._is_released:
+            return
+        self._is_released = is_released
+        if not is_released:
+            self._messages.append(SamplerLog("the GPUs are resumed, and sampled again"))
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._is_switching = True
+            self._process.stdin.close()  # its end
 
     def start(self) -> None:
         """Start the sampler.
@@ -162,18 +185,19 @@ class SamplerProcess:
         self._reader = FrameReader()
         self._received = False
         self._last_received_s = self._started_at = None
+        self._is_switching = False
         self._outgoing = b""
         self._unsent = [["period", self._period_s], ["pids", self._pids]]
         self._flush()
 
     def _open(self) -> "subprocess.Popen[bytes] | SamplerThread":
         # safeguard: driver-never-in-agent, hung-thread-gets-process
-        if self._may_share and not self._killed and not has_driver():
+        if self._may_share and not self._killed and not self._is_released and not has_driver():
             from chiplog_agent.stats.sampler_thread import SamplerThread  # not in agents whose sampler is a process
 
             return SamplerThread()
         return subprocess.Popen(
-            self._command,
+            (*self._command, *((RELEASED,) if self._is_released else ())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # its messages arrive as lines
@@ -233,6 +257,11 @@ class SamplerProcess:
         code = self._process.poll()
         if code is not None:
             self._pull()  # its last messages
+            if self._is_switching:
+                self._drop()
+                self._restart_at = now  # if it cannot be started at once
+                self.start()
+                return
             self._end(f"the sampler ended with {_describe(code)}", now)
             return
         if self._received or self._last_received_s is None or self._has_input():
@@ -336,7 +365,7 @@ class SamplerProcess:
 
     def _flush(self) -> None:
         """Write unsent data, as far as the pipe accepts it."""
-        if self._process is None:
+        if self._process is None or self._is_switching:
             return
         assert self._process.stdin is not None
         while self._outgoing or self._unsent:

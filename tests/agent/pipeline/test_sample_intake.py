@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.sample_intake import SampleIntake
+from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_agent.stats.sampler_process import DeviceStale, Sample
 from chiplog_schemas.model.block_decoder import decode_block
@@ -31,6 +33,7 @@ class Intake:
             is_embedded=False,
             has_room=lambda: self.has_room,
             is_dead=lambda producer: False,
+            release=ReleaseMark(Path("/nonexistent")),
         )
 
     def events(self) -> list[EventKind]:

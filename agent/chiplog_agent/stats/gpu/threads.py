@@ -246,6 +246,17 @@ class AbsentGpus:
                 self.box.post(["restart", "an NVIDIA driver appeared"])  # safeguard: new-driver-ends-thread
 
 
+class ReleasedGpus(AbsentGpus):
+    """Takes the place of `GpuThreads` while an operator wants the GPUs closed: NVML is not even loaded."""
+
+    def start(self) -> None:
+        """Report it."""
+        self.box.post(["line", "hw.* is absent: the GPUs are released until `chiplog agent gpu resume`"])
+
+    def request(self) -> None:
+        """Do nothing: the agent replaces this process when they are resumed."""
+
+
 class _Worker:
     """The thread of one device. It holds `lock` while it is inside of NVML."""
 

@@ -57,7 +57,23 @@ def test_without_events_one_line_says_why_and_all_else_works(node: GpuSampler, w
     assert len(found) == n_lines, "again only if it names another GPU"
 
 
-@proves("last-events-taken", "what happened until NVML is shut down is posted", value="False")
+@proves("last-events-taken", "what happened until NVML is shut down is posted", condition=False)
+def test_what_has_happened_when_the_thread_ends_is_posted(node: GpuSampler) -> None:
+    shown = node.ask(
+        """
+from chiplog_agent.stats.gpu.events import GpuEvents
+posts = []
+handles = {"GPU": device().handle}
+events = GpuEvents(pynvml, handles, list, lambda *frames: posts.extend(frames), print)
+assert events.register()
+tell("xids=0:13,1:43,0:31")
+events.close()
+show([post[-1]["code"] for post in posts])
+"""
+    )
+    assert shown == [[13, 31]], "GPU 1 is not registered"
+
+
 def test_no_event_is_lost_while_gpus_are_lost_and_return(node: GpuSampler) -> None:
     node.feed.start()
     node.run(lambda messages: len(of(messages, GPU1)) >= 2)
@@ -71,7 +87,7 @@ def test_no_event_is_lost_while_gpus_are_lost_and_return(node: GpuSampler) -> No
     assert codes(messages) == [(GPU1, 43)]
 
 
-@proves("nvml-open-under-events", "NVML is not shut down while the thread of events is in a call", value="False")
+@proves("nvml-open-under-events", "NVML is not shut down while the thread of events is in a call", condition=False)
 def test_a_wait_for_events_that_hangs_keeps_no_gpu_from_being_sampled(node: GpuSampler) -> None:
     node.feed.start()
     node.run(lambda messages: len(of(messages, GPU1)) >= 2)

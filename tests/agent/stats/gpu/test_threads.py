@@ -1,6 +1,7 @@
 """NVML on threads: what is lost is reported once and comes back, and no device waits for another."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from chiplog_agent.stats.sampler_process import (
     DeviceStale,
     Message,
 )
-from tests.support.gpu_sampler import GPU0, GPU1, GPU2, GpuSampler, events, lines, of, tables
+from tests.support.gpu_sampler import GPU0, GPU1, GPU2, GpuSampler, collect, events, lines, of, tables
 from tests.support.safeguard import proves
 
 
@@ -142,7 +143,7 @@ def test_a_device_is_lost_once_until_it_is_back(threads: GpuThreads) -> None:
     assert [(post[1], post[4]) for post in threads.box.messages] == [("gpu.back", GPU0), ("gpu.lost", GPU0)]
 
 
-@proves("unloaded-driver-said-once", "a driver that is not loaded any more is one event of the node", value="True")
+@proves("unloaded-driver-said-once", "a driver that is not loaded any more is one event of the node", condition=True)
 def test_an_unloaded_driver_is_one_event_of_the_node(node: GpuSampler) -> None:
     node.feed.start()
     node.run(lambda messages: bool(of(messages, GPU0) and of(messages, GPU1)))
@@ -154,3 +155,43 @@ def test_an_unloaded_driver_is_one_event_of_the_node(node: GpuSampler) -> None:
         assert event.level == "error" and "not loaded" in event.text
         node.tell("")
         node.run(lambda messages: all(events(messages, "gpu.back", gpu) for gpu in (GPU0, GPU1)))
+
+
+@proves("news-ends-pause", "what the cheap look finds is followed at once")
+def test_attempts_that_fail_are_spaced_out_until_something_changes(
+    threads: GpuThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[float] = []
+    kernel: list[str] = []
+    monkeypatch.setattr("chiplog_agent.stats.gpu.threads.kernel_gpus", lambda: list(kernel))
+    monkeypatch.setattr(threads, "_initialise", lambda: attempts.append(now))
+    for now in range(20):
+        threads.look(float(now))
+    assert attempts == [0, 1, 3, 6, 9, 12, 15, 18]
+    attempts.clear()
+    now = 20
+    kernel.append("0000:01:00.0")
+    threads.look(float(now))
+    now = 21
+    threads.look(float(now))
+    assert attempts == [20, 21], "at once, and then after the shortest pause"
+
+
+@proves("released-gpus-stay-closed", "a sampler of released GPUs does not load NVML", value="GpuThreads()")
+def test_released_gpus_are_closed_and_neither_lost_nor_stale_until_they_are_resumed(node: GpuSampler) -> None:
+    """A second sampler without any handle takes the place of the first, which has shut NVML down."""
+    node.feed.start()
+    node.run(lambda messages: len(of(messages, GPU0)) >= 2)
+    node.feed.release_gpus(True)
+    assert not node.feed.has_closed_gpus
+    messages = collect(node.feed, lambda messages: any("are released" in line for line in lines(messages)), ticks=True)
+    assert node.feed.has_closed_gpus and node.feed.restarts == 0
+    assert node.shutdowns.read_text() == "0", "no sample of GPM is left"
+    messages += collect(node.feed, lambda messages: len(of(messages, "")) >= 20, ticks=True)
+    assert "nvidia" not in Path(f"/proc/{node.feed.pid}/maps").read_text()
+    assert not [message for message in messages if isinstance(message, DeviceEvent | DeviceStale)]
+    node.feed.release_gpus(False)
+    messages = collect(node.feed, lambda messages: len(of(messages, GPU1)) >= 2, ticks=True)
+    assert not node.feed.has_closed_gpus
+    assert [line for line in lines(messages) if "resumed" in line]
+    assert not [message for message in messages if isinstance(message, DeviceEvent | DeviceStale)]
