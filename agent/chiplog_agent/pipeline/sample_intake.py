@@ -11,6 +11,7 @@ import zmq
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.health import device_labels
 from chiplog_agent.stats.claims import Claims
+from chiplog_agent.stats.gpu.changes import GpuChanges
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_agent.stats.sampler_process import (
@@ -67,6 +68,7 @@ class SampleIntake:
         self._samples_node = not is_embedded  # as a rank asks, or an operator who started this agent
         self._claims = Claims()
         self._release = release
+        self._changes = GpuChanges()
         self._release_at = 0.0  # when to look at it again
         self._pids: dict[bytes, int] = {}  # of the ranks that are sampled
         self._newest: dict[str, Sample] = {}  # by device
@@ -175,6 +177,7 @@ class SampleIntake:
             case Sample(ts_us, device, names, values) if self._has_room():
                 self._note(item)
                 self._batcher.sample(device, names, values, ts_us, now)
+                self._report_changes(item, now)
             case Sample():
                 self._batcher.samples_dropped += 1
             case DeviceStale(device):
@@ -191,6 +194,14 @@ class SampleIntake:
             case SamplerLog(text):
                 _log.info("%s", text)
                 self._batcher.notice("sampler", "info", text, {}, now, now_us())
+
+    def _report_changes(self, sample: Sample, now: float) -> None:
+        """Report what a sampler cannot: it may be another one than that of the device's former samples."""
+        device = sample.device
+        if device in self.lost_gpus:  # safeguard: back-after-new-sampler
+            self._take_sample(DeviceEvent("gpu.back", "info", f"{device} is back", device), now)
+        for kind, level, text in self._changes.take(device, sample.names, sample.values):
+            self._take_sample(DeviceEvent(kind, level, text, device), now)
 
     def _count(self, kind: str, level: str, device: str) -> None:
         if kind == "gpu.lost":

@@ -39,6 +39,8 @@ EVENT_KINDS = {
     "gpu.back": "GPU is back",
     "gpu.xid": "GPU error",
     "gpu.ecc_uncorrected": "GPU memory error",
+    "gpu.reset": "GPU was reset",
+    "gpu.row_remap_pending": "GPU asks for a reset",
     "gpu.driver_unbind": "GPU driver unloaded",
     "no_collector": "collector out of reach",
     "found": "lost events arrived",

@@ -10,10 +10,11 @@ from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.sample_intake import SampleIntake
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
-from chiplog_agent.stats.sampler_process import DeviceStale, Sample
+from chiplog_agent.stats.sampler_process import DeviceEvent, DeviceStale, Sample
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode
 from tests.support.blocks import block_to_rows
+from tests.support.safeguard import proves
 
 NODE = f"node-{os.getpid()}"
 
@@ -42,6 +43,13 @@ class Intake:
         payloads = [payload for block in blocks for _, _, payload in block_to_rows(decode_block(block))]
         return [EventKind(decode(payload)[0]) for payload in payloads if payload != b"\xc1"]
 
+    def notices(self) -> list[str]:
+        """Return the kinds of the agent's own events in the next block."""
+        blocks, _ = self.batcher.build(1)
+        payloads = [payload for block in blocks for _, _, payload in block_to_rows(decode_block(block))]
+        events = [decode(payload) for payload in payloads if payload != b"\xc1"]
+        return [event[2] for event in events if event[0] == EventKind.NOTICE]
+
 
 @pytest.fixture
 def intake() -> Iterator[Intake]:
@@ -53,7 +61,7 @@ def intake() -> Iterator[Intake]:
 def test_samples_without_room_are_counted_and_declared(intake: Intake) -> None:
     intake.has_room = False
     for _ in range(3):
-        intake.samples._take_sample(Sample(1, "host", ["cpu.util"], [1.0]), 0.0)
+        intake.samples._take_sample(Sample(1, "host", ("cpu.util",), [1.0]), 0.0)
     assert intake.batcher.samples_dropped == 3
     intake.samples.declare_dropped(1.0)
     assert intake.batcher.samples_dropped == 0
@@ -61,7 +69,7 @@ def test_samples_without_room_are_counted_and_declared(intake: Intake) -> None:
 
 
 def test_a_sample_and_a_stale_device_become_events(intake: Intake) -> None:
-    intake.samples._take_sample(Sample(1, "", ["cpu.util"], [1.0]), 0.0)
+    intake.samples._take_sample(Sample(1, "", ("cpu.util",), [1.0]), 0.0)
     intake.samples._take_sample(DeviceStale("gpu0"), 0.0)
     assert sorted(intake.events()) == sorted([EventKind.SYSTEM, EventKind.NOTICE])
 
@@ -70,3 +78,14 @@ def test_an_agent_without_statistics_has_no_sampler(intake: Intake) -> None:
     intake.samples.take(set(), 0.0)
     intake.samples.watch(set())
     assert not intake.samples._lease.is_held
+
+
+@proves("back-after-new-sampler", "a lost GPU is back also when another sampler finds it", condition=False)
+def test_what_a_new_sampler_finds_is_compared_with_what_the_former_one_saw(intake: Intake) -> None:
+    names = ("hw.energy", "hw.gpu.row_remap.pending")
+    intake.samples._take_sample(Sample(1, "GPU-1", names, (900.0, 0.0)), 0.0)
+    intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "GPU-1 is lost", "GPU-1"), 0.0)
+    intake.samples._take_sample(Sample(2, "GPU-1", names, (5.0, 1.0)), 0.0)
+    intake.samples._take_sample(Sample(3, "GPU-1", names, (6.0, 1.0)), 0.0)
+    assert intake.notices() == ["gpu.lost", "gpu.back", "gpu.reset", "gpu.row_remap_pending"]
+    assert not intake.samples.lost_gpus
