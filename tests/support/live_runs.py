@@ -32,6 +32,13 @@ def fill_live_runs(database: duckdb.DuckDBPyConnection) -> None:
     phase = f"CASE WHEN {behind} THEN 'forward' WHEN run_id = 'even' AND rank = 2 THEN 'data' ELSE 'all_reduce' END"
     body = Sql(f"json_object('phase', {phase}, 'step', 30, 'since_us', epoch_us({NOW} - to_seconds(55)))")
     build.event("phase_open", "in phase", body=body, seq=9, at=-50, where="run_id <> 'healthy'")
+    for kind, level, ago_s in (("gpu.xid", "error", 40), ("gpu.back", "info", 20), ("gpu.lost", "error", 3_600)):
+        of_gpu = {
+            "level": level,
+            "body": Sql("json_object('device', p.gpus[1])"),
+            "where": "run_id = 'healthy' AND rank = 2",
+        }
+        build.event(kind, f"{kind} of a GPU", seq=ago_s + 100, at=-ago_s, **of_gpu)
     gpus = {
         "hw.gpu.utilization": 0.97,
         "hw.gpu.memory.usage": "60.0 * 1073741824",

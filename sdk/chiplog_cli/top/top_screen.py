@@ -13,6 +13,7 @@ from rich.text import Text
 from chiplog_cli.tables.fitted_table import Column, Sheet
 from chiplog_cli.tables.format_values import duration_text, printable, seconds_text
 from chiplog_cli.tables.tables import plain_cell
+from chiplog_client.reads.event_kinds import kind_title
 from chiplog_client.reads.live_run import Frame
 from chiplog_client.reads.rank_states import (
     SLOW_RATIO,
@@ -94,7 +95,7 @@ def heading(frame: Frame) -> list[Text]:
     if frame.n_attempts > 1:
         first.append(f"  {frame.n_attempts} attempts")
     first.append(f"  {frame.now:%H:%M:%S} UTC", "dim")
-    return [first, _progress(frame), _attention(frame)]
+    return [first, _progress(frame), *_gpu_event(frame), _attention(frame)]
 
 
 _WORDS = {
@@ -124,6 +125,15 @@ def _progress(frame: Frame) -> Text:
     if frame.goodput is not None:
         line.append(f"  goodput {frame.goodput:.0%}")
     return line
+
+
+def _gpu_event(frame: Frame) -> list[Text]:
+    """Return a line about the newest event of a GPU; none without one."""
+    event = frame.gpu_event
+    if event is None:
+        return []
+    text = f"{printable(event['label'])}: {kind_title(event['kind'])} {duration_text(event['ago_s'])} ago"
+    return [Text(f"{text}: {printable(event['message'] or '')}", "red")]
 
 
 def _attention(frame: Frame) -> Text:

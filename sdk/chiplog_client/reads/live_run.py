@@ -19,6 +19,7 @@ STEP_MAX = (1 << 63) - 1
 _NOT_READ = -1  # a step
 OPENED_MAX = 4  # newest reports of open phases per label: phases enclose one another
 SAMPLES_S = 15  # age of the oldest shown sample of a device; agents sample each second
+GPU_EVENTS_S = 900.0  # an event of a GPU is shown for this long
 QUERY_TIMEOUT_S = 10.0  # a frame that takes longer is cancelled, and the last one stays
 
 # Ages use the clock of the answering collector. Progress is of the newest attempt, if that has logged a step.
@@ -70,6 +71,11 @@ WHERE ts > $since AND name IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.
                                'process.memory.usage')
 GROUP BY node, device, name
 """
+# What GPUs reported lately; the labels that use them are known.
+_GPU_EVENTS = """
+SELECT node, body->>'device' AS device, kind, ts, message FROM events
+WHERE ts > $since AND starts_with(kind, 'gpu.') AND level <> 'info' ORDER BY ts DESC LIMIT 64
+"""
 _GOODPUT = "SELECT goodput FROM goodput WHERE run_id = $run"
 
 
@@ -88,11 +94,15 @@ class Frame:
     goodput: float | None = None  # of the view; None without steps of known length
     label_names: dict[str, str] = field(default_factory=dict)  # to show in place of labels
     verdict: dict[str, Any] | None = None  # see `read_verdict`
+    gpu_event: dict[str, Any] | None = None  # the newest one of GPU_EVENTS_S: label, kind, ago_s, message
 
     def for_people(self) -> "Frame":
         """Return this frame with names in place of labels."""
         rows = [replace(row, label=self.label_names.get(row.label, row.label)) for row in self.rows]
-        return replace(self, rows=rows)
+        event = self.gpu_event
+        if event is not None:
+            event = {**event, "label": self.label_names.get(event["label"], event["label"])}
+        return replace(self, rows=rows, gpu_event=event)
 
 
 @dataclass
@@ -158,6 +168,8 @@ class LiveRun:
             if row.is_running:
                 _add_samples(row, source, by_device)
         judge(rows)
+        since = now - timedelta(seconds=GPU_EVENTS_S)
+        gpu_events = client.sql(_GPU_EVENTS, {"since": since}, timeout_s=self.timeout_s).rows()
         first = ranks[0]
         created, ended = first["created_at"], first["run_ended_at"]
         return Frame(
@@ -172,6 +184,7 @@ class LiveRun:
             goodput=self._goodput,
             label_names=label_names(self.run_id, first["name"], ranks),
             verdict=self._verdict,
+            gpu_event=_newest_gpu_event(gpu_events, ranks, now),
         )
 
     def _has_other_steps(self, step: int, state: str, now: datetime) -> bool:
@@ -261,6 +274,19 @@ def _add_open_phases(
 
 def _epoch_s(moment: datetime) -> float:
     return (moment - datetime(1970, 1, 1)).total_seconds()
+
+
+def _newest_gpu_event(
+    events: list[dict[str, Any]], ranks: list[dict[str, Any]], now: datetime
+) -> dict[str, Any] | None:
+    """Return the newest event of a GPU that a label of the run uses, with that label."""
+    users = {(rank["node"], device): rank["label"] for rank in reversed(ranks) for device in rank["gpus"] or ()}
+    for event in events:
+        label = users.get((event["node"], event["device"]))
+        if label is not None:
+            ago_s = max(0.0, (now - event["ts"]).total_seconds())
+            return {"label": label, "kind": event["kind"], "ago_s": ago_s, "message": event["message"]}
+    return None
 
 
 def _add_samples(row: RankRow, source: dict[str, Any], samples: dict[tuple[str, str, str], float]) -> None:

@@ -83,6 +83,13 @@ def test_the_heading_names_what_failed_first() -> None:
     assert heading(frame)[1].plain == "3 labels: 1 running, 2 failed  step 100  500ms/step  goodput 50%"
 
 
+def test_the_heading_has_the_newest_event_of_a_gpu() -> None:
+    frame = frame_of(8)
+    frame.gpu_event = {"label": "rank3", "kind": "gpu.xid", "ago_s": 75.0, "message": "XID 79: fell off the bus"}
+    assert heading(frame)[2].plain == "rank3: GPU error 1m15s ago: XID 79: fell off the bus"
+    assert "no label takes more than" in heading(frame)[3].plain
+
+
 def test_the_heading_has_the_verdict_of_the_page() -> None:
     frame = frame_of(8)
     frame.verdict = {"text": "rank3 cost 59 s in step 7.", "is_slow": True, "has_failed": False}

@@ -55,6 +55,19 @@ def test_a_label_has_step_time_phase_gpu_and_memory(client: Client) -> None:
     assert frame.goodput is None, "no label timed its steps"
 
 
+def test_a_frame_has_the_newest_trouble_of_a_gpu_of_its_labels(client: Client) -> None:
+    frame = LiveRun("healthy").read(client)
+    assert frame is not None and frame.gpu_event is not None
+    assert {name: frame.gpu_event[name] for name in ("label", "kind", "message")} == {
+        "label": "rank2",
+        "kind": "gpu.xid",
+        "message": "gpu.xid of a GPU",
+    }
+    assert 40 <= frame.gpu_event["ago_s"] < 160
+    even = LiveRun("even").read(client)
+    assert even is not None and even.gpu_event is None
+
+
 def test_at_the_same_step_the_open_phases_show_which_label_hangs(client: Client) -> None:
     frame = LiveRun("even").read(client)
     assert frame is not None
