@@ -16,6 +16,7 @@ from chiplog_agent.stats.frames import PERIOD_MIN_S, RELEASED, FrameReader, enco
 from chiplog_agent.stats.gpu.threads import AbsentGpus, GpuThreads, ReleasedGpus
 from chiplog_agent.stats.host.sources import host_sources
 from chiplog_agent.stats.rank.gpu_use import RankGpuUse
+from chiplog_agent.stats.rank.group_use import RankGroupUse
 from chiplog_agent.stats.rank.process_tree import ProcessStats
 from chiplog_agent.stats.source_set import SourceSet
 from chiplog_schemas.clock import now_us
@@ -38,7 +39,8 @@ class Sampler:
         self._box = self._gpus.box
         self._processes = ProcessStats()
         self._gpu_use = RankGpuUse(self._processes)
-        self._sources = SourceSet([*host_sources(), self._processes, self._gpu_use], self._box)
+        ranks = [self._processes, self._gpu_use, RankGroupUse(self._processes)]
+        self._sources = SourceSet([*host_sources(), *ranks], self._box)
         self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
         self._stale: set[str] = set()
         self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and their memory in bytes

@@ -198,6 +198,16 @@ _RANK = (
     _gauge("process.open_file_descriptors", "{fd}", "Open files and sockets of the rank", "/proc/PID/fd"),
     _gauge("cgroup.memory.usage", "By", "Memory of the rank's container", "memory.current less inactive page cache"),
     _gauge("cgroup.memory.limit", "By", "Memory limit of the rank's container", "memory.max, the tightest one above"),
+    _count("cgroup.cpu.usage", "s", "CPU time of the rank's container", "cpu.stat of the group with the limit", SLOW_S),
+    _gauge("cgroup.cpu.limit", "{cpu}", "CPU limit of the rank's container", "cpu.max, the tightest one above", SLOW_S),
+    _count("cgroup.cpu.throttled", "s", "CPU time denied to the rank's container", "cpu.stat: throttled_usec", SLOW_S),
+    _count("cgroup.cpu.periods", "{period}", "Periods of the CPU limit", "cpu.stat: nr_periods", SLOW_S),
+    _count("cgroup.cpu.throttled_periods", "{period}", "Periods with CPU denied", "cpu.stat: nr_throttled", SLOW_S),
+    _gauge("cgroup.pids", "{process}", "Processes and threads of the rank's container", "pids.current", SLOW_S),
+    _count("cgroup.memory.oom_kills", "{kill}", "OOM kills in the rank's container", "memory.events: oom_kill", SLOW_S),
+    _count("cgroup.pressure.cpu", "s", "CPU pressure of the rank's container", "cpu.pressure, line some; v2", SLOW_S),
+    _count("cgroup.pressure.memory", "s", "Memory pressure of the rank's container", "likewise", SLOW_S),
+    _count("cgroup.pressure.io", "s", "I/O pressure of the rank's container", "likewise", SLOW_S),
 )
 # Of a rank on its GPUs: the sum over its process tree.
 _RANK_ON_GPU = (

@@ -1,11 +1,13 @@
-"""How much memory a process's control group uses, and the limit on it; cgroup v2 and v1.
+"""Which control groups a process is in, how much memory they use, and the limit on it; cgroup v2 and v1.
 
 The kernel's documents are the source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
 import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
+UNIFIED = ""  # the name of the hierarchy of v2
 _DEPTH_MAX = 64  # levels from a group up to its mount; real trees have fewer than ten
 _FILES = {  # version: limit, usage, the key in memory.stat for the page cache that the kernel can reclaim
     2: ("memory.max", "memory.current", b"inactive_file "),
@@ -62,26 +64,34 @@ def _limit(path: str) -> int | None:
 
 def find_groups(pid: int | str, proc: str) -> tuple[int, list[str]]:
     """Return the version of the hierarchy that governs memory, and the process's folders in it, innermost first."""
-    groups: dict[int, str] = {}
+    return find_all_groups(pid, proc, ["memory"])["memory"]
+
+
+def find_all_groups(pid: int | str, proc: str, controllers: Iterable[str]) -> dict[str, tuple[int, list[str]]]:
+    """Return the same for each of some controllers; `UNIFIED` is v2 whatever v1 governs.
+
+    Raises OSError when the process has ended, ValueError when a file has an undocumented format.
+    """
+    groups: dict[str, str] = {}  # controller of v1, or UNIFIED → path
     for line in _read(f"{proc}/{pid}/cgroup").decode(errors="surrogateescape").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            groups[2] = path
-        elif "memory" in controllers.split(","):
-            groups[1] = path
-    mounts: dict[int, tuple[str, str]] = {}
+        _, names, path = line.split(":", 2)
+        groups |= dict.fromkeys(names.split(","), path)  # v2 has no names
+    mounts: dict[str, tuple[str, str]] = {}
     for line in _read(f"{proc}/self/mountinfo").decode(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
-        root, mount = before.split()[3:5]
         kind, _, options = after.split(" ", 2)
-        if kind == "cgroup2":
-            mounts.setdefault(2, (root, mount))
-        elif kind == "cgroup" and "memory" in options.split(","):
-            mounts.setdefault(1, (root, mount))
-    for version in (1, 2):  # where both are mounted and v1 has the memory controller, v2 has no memory files
-        if version in groups and version in mounts:
-            return version, _folders(groups[version], *mounts[version])
-    return 2, []
+        if kind in ("cgroup", "cgroup2"):
+            root, mount = before.split()[3:5]
+            for name in [UNIFIED] if kind == "cgroup2" else options.split(","):
+                mounts.setdefault(name, (root, mount))
+    found: dict[str, tuple[int, list[str]]] = {}
+    for controller in controllers:
+        found[controller] = 2, []
+        for name in (controller, UNIFIED):  # where both are mounted and v1 has the controller, v2 has no files of it
+            if name in groups and name in mounts:
+                found[controller] = 2 if name == UNIFIED else 1, _folders(groups[name], *mounts[name])
+                break
+    return found
 
 
 def _folders(group: str, root: str, mount: str) -> list[str]:

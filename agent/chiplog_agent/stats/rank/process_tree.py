@@ -127,8 +127,8 @@ class ProcessStats(Source):
         return readings
 
     def trees(self) -> dict[int, Stats]:
-        """Return the processes of each rank's tree, by the rank's PID."""
-        return {rank.pid: rank.tree.members for rank in self._ranks.values()}
+        """Return the processes of each rank's tree, by the rank's PID. Any thread may call it."""
+        return {rank.pid: rank.tree.members for rank in list(self._ranks.values())}
 
     def take_devices(self, holders: Mapping[str, Mapping[int, int]]) -> list[tuple[int, list[str]]]:
         """Return (PID, UUIDs) of each rank whose tree uses other GPUs than at the last call.
