@@ -444,13 +444,16 @@ SELECT e.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::JSON AS body, e.
        list_prepend(e.body::JSON->>'device', e.body::JSON->>'$.instances[*]') AS devices
 FROM base.told e WHERE e.kind = 'device_stale' OR starts_with(e.kind, 'gpu.');
 
--- The same beside each label that used the GPU then, or an instance of it. Until a minute after its end a label counts as
--- the user: a GPU that is lost ends the process before the agent notices it.
+-- The same beside each label that used the GPU then, or an instance of it. An event without a device, as of the driver,
+-- concerns all GPUs of its node. Until a minute after its end a label counts as the user: a GPU that is lost ends the process
+-- before the agent notices it.
 CREATE OR REPLACE VIEW base.gpu_uses AS
 SELECT c.run_id, c.producer, c.label, c.rank, e.node, e.seq, e.ts, e.kind, e.level, e.message, e.body, e.device,
        TRY_CAST(e.body->>'code' AS INTEGER) AS xid
-FROM (SELECT *, unnest(devices) AS used FROM base.gpu_notices) e JOIN base.claims c
-    ON c.node = e.node AND c.device = e.used AND c.started_at <= e.ts
+FROM (SELECT *, unnest(devices) AS used FROM base.gpu_notices) e JOIN (
+    FROM base.claims UNION ALL
+    SELECT o.* REPLACE ('' AS device) FROM base.claims o WHERE regexp_matches(o.device, '^(GPU-|MIG-)')
+) c ON c.node = e.node AND c.device = e.used AND c.started_at <= e.ts
     AND e.ts - INTERVAL 60 SECOND <= c.left_at  -- safeguard: lost-gpu-of-ended-label
 QUALIFY row_number() OVER (
     PARTITION BY e.node, e.device, e.kind, e.ts, e.seq, c.run_id, c.label ORDER BY c.started_at DESC, c.producer

@@ -9,15 +9,24 @@ from chiplog_client.reads.parameters import CHOSEN_LABELS
 from chiplog_client.results.json_texts import decoded
 
 EVENTS_MAX = 2_000
+# The events of a run, and those of the GPUs that its labels used, which agents report: they are of no run.
+EVENTS_OF_RUN = """(
+    SELECT ts, label, attempt, node, seq, kind, level, message, body FROM events WHERE run_id = $run
+    UNION ALL
+    SELECT g.ts, g.label, NULL, g.node, -1, g.kind, g.level, g.message, g.body FROM gpu_events g
+    WHERE g.run_id = $run AND NOT EXISTS (
+        FROM events e WHERE e.run_id = $run AND e.ts = g.ts AND e.kind = g.kind AND e.message = g.message
+    )
+)"""
 _EVENTS = f"""
-SELECT ts, label, attempt, node, kind, level, message, body FROM events
-WHERE run_id = $run AND ($kind = '' OR kind = $kind) AND ($level = '' OR level = $level)
+SELECT ts, label, attempt, node, kind, level, message, body FROM {EVENTS_OF_RUN}
+WHERE ($kind = '' OR kind = $kind) AND ($level = '' OR level = $level)
   AND {CHOSEN_LABELS}
 ORDER BY ts DESC, seq DESC LIMIT $limit
 """
 _KINDS = f"""
-SELECT kind, level, count(*) AS n FROM events
-WHERE run_id = $run AND {CHOSEN_LABELS}
+SELECT kind, level, count(*) AS n FROM {EVENTS_OF_RUN}
+WHERE {CHOSEN_LABELS}
 GROUP BY kind, level ORDER BY kind, level
 """
 

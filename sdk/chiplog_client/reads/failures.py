@@ -14,7 +14,8 @@ EVENTS_MAX = 3  # of GPUs, named per label
 _SAMPLE_AGE_S = 60  # an older sample does not describe the GPU at the end of its label
 _BEFORE_S, _AFTER_S = 600, 60  # events of GPUs this long before the first failure, and after the end of their label
 _ROUNDS = f"""
-SELECT attempt, label, ts, state, reason, is_cause, is_certain, uncertainty_s, others FROM first_failure
+SELECT attempt, label, ts, state, reason, is_cause, is_certain, uncertainty_s, others, gpu_event
+FROM first_failure
 WHERE run_id = $run ORDER BY {RANK_ROUNDS_FIRST}
 """
 _LABELS = f"""
@@ -42,7 +43,7 @@ WHERE s.run_id = $run AND s.ts <= w.at AND s.ts > w.at - to_seconds({_SAMPLE_AGE
 GROUP BY ALL
 """
 _GPU_EVENTS = f"""
-SELECT e.label, e.xid, e.message FROM gpu_events e JOIN {_WHEN} w ON w.label = e.label
+SELECT e.label, e.kind, e.xid, e.message FROM gpu_events e JOIN {_WHEN} w ON w.label = e.label
 WHERE e.run_id = $run AND e.ts > make_timestamp($since) - to_seconds({_BEFORE_S})
   AND e.ts <= w.at + to_seconds({_AFTER_S}) ORDER BY e.ts
 """
@@ -93,7 +94,8 @@ def _gpus(client: Client, run: str, zero: datetime, labels: list[dict[str, Any]]
     found = {label: _state(by_name) for label, by_name in values.items()}
     for row in client.sql(_GPU_EVENTS, {**when, "since": _microseconds(zero)}).rows():
         events = found.setdefault(row["label"], {}).setdefault("events", [])
-        text = row["message"] if row["xid"] is None else f"XID {row['xid']}: {row['message']}"
+        is_named = row["xid"] is None or row["kind"] == "gpu.xid"  # whose message has the number
+        text = row["message"] if is_named else f"XID {row['xid']}: {row['message']}"
         if text not in events and len(events) < EVENTS_MAX:
             events.append(text)
     return found

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from chiplog_client.client import Client
+from chiplog_client.reads.events import EVENTS_OF_RUN
 from chiplog_client.reads.runs.label_names import label_names
 from chiplog_client.results.json_texts import decoded
 
@@ -59,8 +60,8 @@ FROM events WHERE run_id = $run AND kind = 'alert' GROUP BY message, level ORDER
 _SUMMARY = f"SELECT key, value FROM run_summary WHERE run_id = $run ORDER BY key LIMIT {KEYS_MAX}"
 # Alerts have a separate section: they would leave no room for other events. Nor must records of logging.
 _EVENTS = f"""
-SELECT ts, label, attempt, node, kind, level, message, body FROM events
-WHERE run_id = $run AND kind <> 'alert' AND NOT (kind = 'log' AND level IN ('debug', 'info'))
+SELECT ts, label, attempt, node, kind, level, message, body FROM {EVENTS_OF_RUN}
+WHERE kind <> 'alert' AND NOT (kind = 'log' AND level IN ('debug', 'info'))
 QUALIFY row_number() OVER (PARTITION BY kind IN ('log', 'warning') ORDER BY ts DESC, seq DESC)
     <= CASE WHEN kind IN ('log', 'warning') THEN {LOGS_MAX} ELSE {EVENTS_MAX} END
 ORDER BY ts DESC, seq DESC

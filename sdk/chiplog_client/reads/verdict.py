@@ -16,6 +16,7 @@ _NAMES_SHOWN = 5
 _APART_MIN_S = 1e-3  # below it the order of two ends says nothing about their cause
 STALL_STEPS_MAX = 10  # of several labels that were slow at once
 OTHERS_SHARE = 0.1  # of the most expensive spell: cheaper ones would only distract from it
+_GPU_EVENTS = {"gpu.xid": "an error", "gpu.lost": "its loss", "gpu.ecc_uncorrected": "a memory error"}
 OUTSIDE = "outside"  # the phase of straggler_windows with the time in no phase that labels share
 ALONE_SHARE = 0.5  # of the excess outside: then the sentence names the phase that most labels do not have
 
@@ -104,7 +105,7 @@ def failure_of(found: Mapping[str, Any] | None, run: Mapping[str, Any], step: in
     if not found["is_certain"]:
         by = f" by {_apart_text(found['uncertainty_s'])}" if found["uncertainty_s"] else ""
         text += f" (uncertain{by})"
-    text += f": {(found['reason'] or found['state']).rstrip('.')}"
+    text += f": {(found['reason'] or found['state']).rstrip('.')}{_gpu_text(found)}"
     label = found["label"] if run["n_labels"] > 1 else None
     if not found["is_cause"]:
         return Failure(label, f"{text}; no label is the cause")
@@ -118,6 +119,17 @@ def failure_of(found: Mapping[str, Any] | None, run: Mapping[str, Any], step: in
         seen = f", seen {up_to}{_apart_text(sooner_s)} sooner" if sooner_s > 0 else ""
         text += f"; {names_text(echoes)} {'is an echo' if len(echoes) == 1 else 'are echoes'}{seen}"
     return Failure(label, text)
+
+
+def _gpu_text(found: Mapping[str, Any]) -> str:
+    """Return what a GPU of the label reported around its failure; "" for nothing."""
+    event = found.get("gpu_event")
+    if event is None:
+        return ""
+    seconds = (found["ts"] - event["ts"]).total_seconds()
+    when = f"{_apart_text(abs(seconds))} {'before' if seconds > 0 else 'after'}" if seconds else "at the same time"
+    what = f"XID {event['xid']}" if event["xid"] is not None else _GPU_EVENTS[event["kind"]]
+    return f"; {event['device']} reported {what} {when}"
 
 
 def names_text(labels: Sequence[str]) -> str:

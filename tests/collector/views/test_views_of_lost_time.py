@@ -337,13 +337,14 @@ def test_an_attempt_that_ended_in_a_step_had_begun_it(index: Index) -> None:
 
 
 def test_an_event_of_a_gpu_concerns_the_labels_on_its_instances(index: Index) -> None:
-    """Two labels have an instance each, one has two; an instance of another GPU is not concerned, nor one of a node."""
+    """One label has an instance, one has two. Other GPUs and nodes are not concerned; without a device all GPUs are."""
     ranks = [Rank(0, gpus=["MIG-1"]), Rank(1, gpus=["MIG-2", "MIG-3"]), Rank(2, gpus=["MIG-9"])]
     other = Rank(3, gpus=["MIG-1"], node="node-b")
     agent = agent_of("node-a")
     whole_gpu = {"device": "GPU-0", "code": 79, "instances": ["MIG-1", "MIG-2", "MIG-3"]}
     agent.say(EventKind.NOTICE, "gpu.xid", "error", "x", whole_gpu, ts=START_US + 1_000_000)
     agent.say(EventKind.NOTICE, "gpu.xid", "error", "x", {"device": "MIG-2", "code": 13}, ts=START_US + 2_000_000)
+    agent.say(EventKind.NOTICE, "gpu.driver_unbind", "error", "x", {"device": ""}, ts=START_US + 2_500_000)
     hostile = {"device": 5, "instances": {"a": 1}}
     agent.say(EventKind.NOTICE, "gpu.xid", "error", "x", hostile, ts=START_US + 3_000_000)
     index.take(whole(*ranks, other, agent))
@@ -351,5 +352,8 @@ def test_an_event_of_a_gpu_concerns_the_labels_on_its_instances(index: Index) ->
         ("rank0", "GPU-0", 79),
         ("rank1", "GPU-0", 79),
         ("rank1", "MIG-2", 13),
+        ("rank0", "", None),
+        ("rank1", "", None),
+        ("rank2", "", None),
         (None, "5", None),
     ]

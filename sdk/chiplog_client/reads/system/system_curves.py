@@ -107,10 +107,10 @@ WITH {{progress}}, throttles AS (
            lag(value::BIGINT & 252) OVER (PARTITION BY label, node, device ORDER BY ts) AS earlier
     FROM system WHERE run_id = $run AND name = 'hw.gpu.throttle.reasons'
 ), marks AS (
-    SELECT ts, label, node, device, 'throttled' AS kind, NULL::INTEGER AS xid, NULL AS message, reasons
+    SELECT ts, label, node, device, 'throttled' AS kind, 'info' AS level, NULL::INTEGER AS xid, NULL AS message, reasons
     FROM throttles WHERE reasons <> 0 AND coalesce(earlier, 0) = 0
     UNION ALL
-    SELECT ts, label, node, device, kind, xid, message, 0 FROM gpu_events WHERE run_id = $run
+    SELECT ts, label, node, device, kind, level, xid, message, 0 FROM gpu_events WHERE run_id = $run
 ), kept AS (
     SELECT *, count(*) OVER () AS n_marks FROM marks
     ORDER BY kind = 'throttled', ts DESC, device, kind LIMIT {MARKS_MAX}
@@ -126,7 +126,15 @@ _REASONS = {  # in the words of nvidia-smi
     64: "HW thermal slowdown",
     128: "HW power brake slowdown",
 }
-_EVENTS = {"gpu.lost": "lost", "gpu.back": "back", "device_stale": "no answer"}
+_EVENTS = {
+    "gpu.lost": "lost",
+    "gpu.back": "back",
+    "gpu.reset": "reset",
+    "gpu.driver_unbind": "driver unloaded",
+    "gpu.ecc_uncorrected": "memory error",
+    "gpu.row_remap_pending": "asks for a reset",
+    "device_stale": "no answer",
+}
 
 
 @dataclass(frozen=True)

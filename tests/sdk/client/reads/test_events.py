@@ -5,6 +5,7 @@ from pathlib import Path
 from chiplog_client.reads.events import EventsRequest, read_events
 from tests.support.hand_written import filled
 from tests.support.page_run import fill_page_run
+from tests.support.sampled_run import fill_sampled_run
 
 
 def test_the_newest_events_come_first_and_filters_leave_the_counts_of_kinds(tmp_path: Path) -> None:
@@ -23,3 +24,14 @@ def test_the_newest_events_come_first_and_filters_leave_the_counts_of_kinds(tmp_
         of_label = read_events(client, EventsRequest("slow", labels=(label,)))["rows"]
         assert of_label == [row for row in found["rows"] if row["label"] == label]
         assert read_events(client, EventsRequest("gone")) == {"rows": [], "kinds": []}
+
+
+def test_what_a_runs_gpus_reported_is_among_its_events_and_that_of_other_gpus_is_not(tmp_path: Path) -> None:
+    with filled(tmp_path, fill_sampled_run) as client:
+        found = read_events(client, EventsRequest("sampled", level="error", labels=("rank1",)))
+        assert [(row["kind"], row["label"], row["message"]) for row in found["rows"]] == [
+            ("gpu.lost", "rank1", "GPU-1-1 is lost: fell off the bus")
+        ]
+        assert found["rows"][0]["body"] == {"device": "GPU-1-1", "code": 79}
+        assert found["kinds"] == [{"kind": "gpu.lost", "level": "error", "n": 1, "title": "GPU lost"}]
+        assert read_events(client, EventsRequest("many"))["rows"] == []

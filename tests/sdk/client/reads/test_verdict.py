@@ -1,5 +1,6 @@
 """The sentence on who was slow: culprits, those who waited, and runs without a difference."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -273,3 +274,20 @@ def test_the_only_label_of_a_run_is_called_the_run_and_an_attempt_is_named_if_th
     failure = failure_of(found, {"n_labels": 2, "n_attempts": 2}, 7)
     assert failure is not None and failure.sentence == "rank0 failed first in attempt 1, after step 7: crashed."
     assert failure_of(found | {"is_interrupted": True}, RUN) is failure_of(None, RUN) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        ({"kind": "gpu.xid", "xid": 79, "after_s": -4.5}, "GPU-0 reported XID 79 4.5 s before"),
+        ({"kind": "gpu.lost", "xid": None, "after_s": 2}, "GPU-0 reported its loss 2.0 s after"),
+        ({"kind": "gpu.ecc_uncorrected", "xid": None, "after_s": 0}, "GPU-0 reported a memory error at the same time"),
+    ],
+    ids=["XID", "lost", "memory"],
+)
+def test_a_failure_names_what_its_gpu_reported(event: dict[str, Any], text: str) -> None:
+    at = datetime(2026, 1, 2)
+    reported = {**event, "device": "GPU-0", "ts": at + timedelta(seconds=event["after_s"])}
+    found = FAILED | {"ts": at, "reason": "boom", "others": [], "gpu_event": reported}
+    failure = failure_of(found, {"n_labels": 1, "n_attempts": 1})
+    assert failure is not None and failure.sentence == f"The run failed: boom; {text}."

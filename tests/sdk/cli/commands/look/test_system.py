@@ -56,7 +56,7 @@ def test_lines_go_over_the_steps_of_their_nodes(root: Path) -> None:
 
 def test_a_counter_is_shown_per_second(root: Path) -> None:
     lines = call(root, "sampled", "system.network.io.receive").stdout.splitlines()
-    assert lines[0] == "system.network.io.receive, per second"
+    assert lines[0] == "Network received, B per second"
     assert [line.split()[:2] for line in lines[3:]] == [["node-1-0", "1000"], ["node-1-1", "1000"]]
 
 

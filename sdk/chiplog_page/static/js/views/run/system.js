@@ -176,7 +176,8 @@ export default class SystemTab extends RunView {
         {},
         shown.map((mark) => {
           const where = mark.step === null ? "" : `, step ${wholeText(mark.step)}`;
-          const code = mark.xid === null ? null : ` (XID ${mark.xid})`;
+          const isNamed = mark.xid === null || mark.kind === "gpu.xid"; // whose message has the number
+          const code = isNamed ? null : ` (XID ${mark.xid})`;
           return h(
             "li",
             {},
@@ -184,6 +185,7 @@ export default class SystemTab extends RunView {
             h("strong", {}, labelText(mark.label) ?? mark.node),
             ` ${mark.message}`,
             code,
+            isThrottling(mark) ? null : ` · ${mark.level}`,
           );
         }),
       ),
