@@ -24,6 +24,7 @@ from chiplog_schemas.model.block_format import BLOCK_VERSION
 from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.model.system_metrics import SYSTEM_METRICS
 from chiplog_schemas.query.duckdb_errors import is_refused_commit
 from chiplog_schemas.sql import MIGRATION, ROLLUPS, rollups_sql, tables_sql, views_sql
 
@@ -46,16 +47,19 @@ _DIMENSIONS: dict[str, type[Run] | type[Producer] | type[Identified]] = {
     "runs": Run,
     "identified": Identified,
 }
-# Sorted, so that a rebuild sums in the same order.
-_ROLLED_UP = """WITH masks AS (SELECT id FROM base.names WHERE name = 'hw.gpu.throttle.reasons'),
-means AS (
-    SELECT producer, device, key, epoch_us(ts) // {every} * {every} AS us,
-           list_avg(list(value ORDER BY ts, value)) AS mean, bit_or(TRY_CAST(value AS BIGINT))::DOUBLE AS bits,
+# Sorted, so that a rebuild sums in the same order. Of a counter the last value counts: a mean would take away what it
+# counted until the end of the interval, and one over a restart of the counter would be a value that it never had.
+_COUNTERS = ", ".join(f"'{name}'" for name, metric in SYSTEM_METRICS.items() if metric.is_counter)
+_ROLLED_UP = f"""WITH kinds AS (
+    SELECT id, name = 'hw.gpu.throttle.reasons' AS is_mask, name IN ({_COUNTERS}) AS is_counter FROM base.names
+), parts AS (
+    SELECT producer, device, key, epoch_us(ts) // {{every}} * {{every}} AS us,
+           list(value ORDER BY ts, value) AS samples, bit_or(TRY_CAST(value AS BIGINT))::DOUBLE AS bits,
            min(flush) AS flush
-    FROM base.system_facts WHERE {between} GROUP BY ALL
-) SELECT producer, device, key, make_timestamp(us) AS ts, CASE WHEN m.id IS NULL THEN mean ELSE bits END AS value,
-    flush
-FROM means LEFT JOIN masks m ON m.id = key ORDER BY key, device, ts"""
+    FROM base.system_facts WHERE {{between}} GROUP BY ALL
+) SELECT producer, device, key, make_timestamp(us) AS ts,
+    CASE WHEN k.is_mask THEN bits WHEN k.is_counter THEN samples[-1] ELSE list_avg(samples) END AS value, flush
+FROM parts JOIN kinds k ON k.id = key ORDER BY key, device, ts"""
 # Whether records were ever lost on the way, see State.damaged.
 # safeguard: lossless-quarantine-is-no-damage
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
@@ -456,7 +460,7 @@ class Database:
                 self.connection.execute(query, [number, first, last, reason])
 
     def _thin_samples(self, first: int, until: int, every: int) -> None:
-        """Replace system samples by their means over intervals, or delete them if there is no interval."""
+        """Replace system samples by their means over intervals, counters by last values, or delete them."""
         between = "ts >= make_timestamp($first) AND ts < make_timestamp($until)"
         bounds = {"first": first, "until": until}
         if every:

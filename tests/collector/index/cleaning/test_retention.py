@@ -100,8 +100,8 @@ def test_samples_become_means_over_a_minute_and_then_over_an_hour_hour_by_hour(i
     agent = Rank(9, label="agent", role="agent")
     base = START_US // (24 * HOUR_US) * 24 * HOUR_US
     for second in range(0, 3 * 3_600, 20):
-        value = struct.pack("<2d", float(second), float(1 << second // 20 % 2))
-        names = pack(["hw.x", "hw.gpu.throttle.reasons"])
+        value = struct.pack("<3d", float(second), float(1 << second // 20 % 2), float(second))
+        names = pack(["hw.x", "hw.gpu.throttle.reasons", "hw.energy"])
         agent.say(EventKind.SYSTEM, "gpu", names, value, ts=base + second * 1_000_000)
     index.take(whole(agent))
     desk = Desk(index)
@@ -119,12 +119,16 @@ def test_samples_become_means_over_a_minute_and_then_over_an_hour_hour_by_hour(i
     counts = "SELECT ts < make_timestamp(?), count(*) FROM system_samples WHERE name = 'hw.x' GROUP BY ALL ORDER BY ALL"
     rows = index.database.connection.execute(counts, [base + 2 * HOUR_US]).fetchall()
     assert rows == [(False, 180), (True, 120)], "the last hour is as it came"
-    first = "SELECT name, epoch_us(ts) - {} AS us, value FROM system_samples ORDER BY ts, name LIMIT 2"
-    assert index.sql(first.format(base)) == [("hw.gpu.throttle.reasons", 0, 3.0), ("hw.x", 0, 20.0)]
+    first = "SELECT name, epoch_us(ts) - {} AS us, value FROM system_samples ORDER BY ts, name LIMIT 3"
+    assert index.sql(first.format(base)) == [
+        *(("hw.energy", 0, 40.0), ("hw.gpu.throttle.reasons", 0, 3.0), ("hw.x", 0, 20.0))
+    ], "the last value of a counter, all bits of a mask, and else the mean"
     index.reopen()
     turn(base + 91 * DAY_US)
     assert index.sql("SELECT count(*) FROM system_samples WHERE name = 'hw.x'") == [(3,)]
-    assert index.sql(first.format(base)) == [("hw.gpu.throttle.reasons", 0, 3.0), ("hw.x", 0, 1790.0)]
+    assert index.sql(first.format(base)) == [
+        *(("hw.energy", 0, 3580.0), ("hw.gpu.throttle.reasons", 0, 3.0), ("hw.x", 0, 1790.0))
+    ]
     n_asked = len(desk.asked)
     turn(base + 91 * DAY_US)
     assert len(desk.asked) == n_asked, "what is rolled up is left alone"
