@@ -195,6 +195,8 @@ _RANK = (
     _gauge("process.cpu.utilization", "{cpu}", "CPU usage of the rank", "/proc/PID/stat, with children that ended"),
     _gauge("process.memory.usage", "By", "Memory of the rank", "/proc/PID/stat; shared pages count in each process"),
     _gauge("process.threads", "{thread}", "Threads of the rank", "/proc/PID/stat"),
+    _count("process.cpu.time", "s", "CPU time of the rank", "/proc/PID/stat, with children that ended"),
+    _gauge("process.blocked", "{process}", "Processes of the rank in state D", "/proc/PID/stat, of first threads"),
     _gauge("process.open_file_descriptors", "{fd}", "Open files and sockets of the rank", "/proc/PID/fd"),
     _gauge("cgroup.memory.usage", "By", "Memory of the rank's container", "memory.current less inactive page cache"),
     _gauge("cgroup.memory.limit", "By", "Memory limit of the rank's container", "memory.max, the tightest one above"),

@@ -16,6 +16,8 @@ PROCESS_NAMES = (
     "process.cpu.utilization",
     "process.memory.usage",
     "process.threads",
+    "process.cpu.time",
+    "process.blocked",
     "process.open_file_descriptors",
 )
 GROUP_NAMES = ("cgroup.memory.usage", "cgroup.memory.limit")
@@ -40,6 +42,7 @@ class Stat(NamedTuple):
     threads: int  # 20
     start_ticks: int  # 22: since boot; with the PID it identifies a process despite reuse
     rss_pages: int  # 24
+    is_blocked: bool = False  # 3: in a wait that no signal ends, as a rule for a disk or a driver
 
     @property
     def total_ticks(self) -> int:
@@ -69,6 +72,7 @@ class _Rank:
         self.walked_at = 0.0
         self.sampled_at = 0.0  # seconds since boot, the clock of start_ticks
         self.tree = _Tree({}, {})
+        self.cpu_ticks = 0  # of all that was ever part of the tree, so that it never falls
         self.expected_ticks = 0  # of children that ended, and are not in their parents' times yet
         self.daemons: dict[int, int] = {}  # PID → start_ticks of chiplog's daemons that this rank has started
         self.overfull = False
@@ -119,9 +123,13 @@ class ProcessStats(Source):
                 del self._ranks[rank.pid]
                 continue
             if rank.tree.members:
-                names, values = self._sum(tree.living(), _spent_ticks(rank, tree), now - rank.sampled_at)
+                spent = _spent_ticks(rank, tree)
+                rank.cpu_ticks += spent
+                names, values = self._sum(tree.living(), rank.cpu_ticks, spent, now - rank.sampled_at)
                 group_names, group_values = self._read_group(rank, poll_again=all_threads)
                 readings.append(Reading(f"pid:{rank.pid}", names + group_names, values + group_values))
+            else:
+                rank.cpu_ticks = sum(stat.total_ticks for stat in tree.members.values())
             rank.tree = tree
             rank.sampled_at = now
         return readings
@@ -156,18 +164,22 @@ class ProcessStats(Source):
                 changes.append((rank.pid, devices))
         return changes
 
-    def _sum(self, living: Stats, cpu_ticks: int, elapsed_s: float) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        threads = rss_pages = 0
+    def _sum(
+        self, living: Stats, all_ticks: int, cpu_ticks: int, elapsed_s: float
+    ) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        threads = rss_pages = blocked = 0
         fds: int | None = 0
         for pid, stat in living.items():
             threads += stat.threads
             rss_pages += stat.rss_pages
+            blocked += stat.is_blocked
             if fds is not None:
                 fds = self._add_descriptors(pid, fds)
         utilization = cpu_ticks / _TICKS_PER_S / max(elapsed_s, 1e-3)
-        values = (utilization, float(rss_pages * _PAGE_BYTES), float(threads))
+        memory_bytes = rss_pages * _PAGE_BYTES
+        values = (utilization, float(memory_bytes), float(threads), all_ticks / _TICKS_PER_S, float(blocked))
         if fds is None:
-            return PROCESS_NAMES[:3], values
+            return PROCESS_NAMES[:-1], values
         return PROCESS_NAMES, (*values, float(fds))
 
     def _read_group(self, rank: _Rank, *, poll_again: bool) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -298,7 +310,7 @@ def _read_any(pid: int) -> Stat | None:
         return None
     own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
     numbers = (int(fields[SESSION]), own, children, int(fields[17]), int(fields[19]), int(fields[21]))
-    return Stat(fields[0] != "Z", *numbers)
+    return Stat(fields[0] != "Z", *numbers, is_blocked=fields[0] == "D")
 
 
 def _is_daemon(rank: _Rank, pid: int, stat: Stat) -> bool:

@@ -22,7 +22,7 @@ from chiplog_agent.stats.rank.process_tree import (
     read_stat,
 )
 from tests.support.safeguard import proves
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, wait_until
 
 CHILD = "import sys; print('up', flush=True); sys.stdin.read()"
 PRELUDE = f"""
@@ -92,10 +92,12 @@ def test_a_rank_is_sampled_from_its_second_period_on(start: Start) -> None:
     stats = watching(rank.pid)
     assert stats.read() == []
     [(device, names, values)] = stats.read()
-    assert (device, names[:4]) == (f"pid:{rank.pid}", PROCESS_NAMES)
-    assert names[4:] == GROUP_NAMES[: len(names) - 4]
-    assert values[1] > 1 << 20 and values[2] == 1.0
-    assert values[3] == len(os.listdir(f"/proc/{rank.pid}/fd"))
+    count = len(PROCESS_NAMES)
+    assert (device, names[:count]) == (f"pid:{rank.pid}", PROCESS_NAMES)
+    assert names[count:] == GROUP_NAMES[: len(names) - count]
+    found = dict(zip(names, values, strict=True))
+    assert found["process.memory.usage"] > 1 << 20 and found["process.threads"] == 1.0
+    assert found["process.open_file_descriptors"] == len(os.listdir(f"/proc/{rank.pid}/fd"))
 
 
 def test_descriptors_are_counted_on_kernels_before_6_2_too(start: Start) -> None:
@@ -333,6 +335,69 @@ def test_a_child_that_becomes_a_rank_takes_its_cpu_time_along(start: Start) -> N
     rest = spent(stats, parent.pid, lambda: readable(parent))
     assert rest < 0.3
     assert first + rest < 0.75
+
+
+def proc_cpu_s(pid: int) -> float:
+    """Return the CPU time of a process and its waited-for children, as the kernel tells it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_cpu_time_lies_between_readings_of_proc_and_stays_when_children_end(start: Start) -> None:
+    """The first child is waited for; the second one's time is in no other process's when it has ended."""
+    rank = start("""
+import signal
+BURN = "import time\\nwhile time.process_time() < 0.3: pass"
+while time.process_time() < 0.2: pass
+print('up', flush=True); sys.stdin.readline()
+subprocess.run([sys.executable, "-c", BURN])
+print('waited', flush=True); sys.stdin.readline()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+c = subprocess.Popen([sys.executable, "-c", BURN + "\\nprint('up', flush=True); input()"], stdin=subprocess.PIPE,
+                     stdout=subprocess.PIPE)
+c.stdout.readline()
+print(c.pid, flush=True); sys.stdin.readline()
+c.stdin.close(); c.wait()
+print('gone', flush=True); sys.stdin.readline()""")
+    line(rank)
+    stats = watching(rank.pid)
+    stats.read()
+
+    def between(*children: int) -> float:
+        low = proc_cpu_s(rank.pid) + sum(map(proc_cpu_s, children))
+        value = sample(stats)[f"pid:{rank.pid}"]["process.cpu.time"]
+        assert low - 1e-6 <= value <= proc_cpu_s(rank.pid) + sum(map(proc_cpu_s, children)) + 1e-6
+        return value
+
+    assert between() >= 0.19
+    say(rank)
+    line(rank)
+    assert between() >= 0.48
+    say(rank)
+    second = int(line(rank))
+    value = between(second)
+    say(rank)
+    line(rank)
+    assert sample(stats)[f"pid:{rank.pid}"]["process.cpu.time"] >= value > proc_cpu_s(rank.pid) + 0.2
+
+
+def test_a_process_that_no_signal_wakes_is_blocked(start: Start, tmp_path: Path) -> None:
+    """posix_spawn waits in state D for its child, which waits for the other end of a FIFO."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    rank = start(f"""
+print('up', flush=True); sys.stdin.readline()
+os.posix_spawn("/bin/true", ["true"], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, {str(fifo)!r}, os.O_RDONLY, 0)])
+print('woken', flush=True); sys.stdin.readline()""")
+    line(rank)
+    stats = watching(rank.pid)
+    assert settled(stats, rank.pid)["process.blocked"] == 0.0
+    say(rank)
+    wait_until(lambda: ") D " in Path(f"/proc/{rank.pid}/stat").read_text(), "state D")
+    assert sample(stats)[f"pid:{rank.pid}"]["process.blocked"] == 1.0
+    fifo.write_text("")
+    line(rank)
+    assert sample(stats)[f"pid:{rank.pid}"]["process.blocked"] == 0.0
 
 
 def test_cpu_time_from_before_the_first_sample_does_not_count(start: Start) -> None:
