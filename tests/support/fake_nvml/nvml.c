@@ -232,14 +232,14 @@ static int next_event(event_set *set, event_data *data) {
 
 int nvmlEventSetWait_v2(event_set *set, event_data *data, unsigned timeout_ms) {
     for (int i = 0; i < 10 * HANG_S && told("hang_events"); i++) usleep(100000);
-    for (unsigned waited_ms = 0;; waited_ms += 10) {
+    for (unsigned waited_ms = 0;; waited_ms += 50) {
         int code = enter_any();
         if (code) return code;
         if (next_event(set, data)) return SUCCESS;
         for (int gpu = 0; gpu < GPUS_MAX; gpu++)
             if (set->registered[gpu] && (dead[gpu] || told_of("lost", &devices[gpu]))) return LOST;
         if (waited_ms >= timeout_ms) return TIMEOUT;
-        usleep(10000);
+        usleep(50000);
     }
 }
 
