@@ -117,10 +117,15 @@ class GpuEvents:
     def _frame(self, data: Any) -> list[Any]:
         """Return the frame of an event."""
         nvml, uuid = self._nvml, self._uuid(data.device)
-        device = self._instance(uuid, data.gpuInstanceId, data.computeInstanceId)
+        instances = [of for gpu in self._gpus() if gpu.uuid == uuid for of in gpu.instances]
+        numbers = data.gpuInstanceId, data.computeInstanceId
+        # The MIG instance that it is about; the GPU itself if it is about all of it, which concerns each instance.
+        device = next((of.uuid for of in instances if (of.gpu_instance, of.compute_instance) == numbers), uuid)
         body: dict[str, Any] = {"pci": self._pci(data.device)}
         if device != uuid:
             body["gpu"] = uuid
+        elif instances:
+            body["instances"] = [of.uuid for of in instances]
         if data.eventType == nvml.nvmlEventTypeXidCriticalError:
             code = int(data.eventData)
             xid = xid_of(code)
@@ -134,12 +139,6 @@ class GpuEvents:
             return str(self._nvml.nvmlDeviceGetUUID(handle))
         except self._nvml.NVMLError:  # it is lost, and its last event says why
             return next((uuid for uuid, known in self._handles.items() if _address(known) == _address(handle)), "")
-
-    def _instance(self, uuid: str, gpu_instance: int, compute_instance: int) -> str:
-        """Return the MIG instance that an event is about; the GPU itself if it is about all of it."""
-        instances = [of for gpu in self._gpus() if gpu.uuid == uuid for of in gpu.instances]
-        numbers = gpu_instance, compute_instance
-        return next((of.uuid for of in instances if (of.gpu_instance, of.compute_instance) == numbers), uuid)
 
     def _pci(self, handle: Handle) -> str:
         try:

@@ -36,14 +36,18 @@ def test_each_xid_is_an_event_with_code_severity_and_advice(node: GpuSampler) ->
     assert codes(node.run(lambda messages: bool(codes(messages)))) == [(GPU0, 31)]
 
 
-def test_an_xid_of_a_mig_instance_names_the_instance(node: GpuSampler) -> None:
+def test_an_xid_of_a_mig_instance_names_the_instance_and_one_of_its_gpu_all_of_them(node: GpuSampler) -> None:
     node.tell("mig1")
     instance = "MIG-00000001-0000-0000-0000-000000000001"
     node.feed.start()
     node.run(lambda messages: bool(of(messages, instance)))
     node.tell("mig1 xids=m1:94")
     [event] = events(node.run(lambda messages: bool(codes(messages))), "gpu.xid", instance)
-    assert event.body["gpu"] == GPU1
+    assert event.body["gpu"] == GPU1 and "instances" not in event.body
+    node.tell("mig1 xids=m1:94,1:79,0:31")
+    messages = node.run(lambda messages: len(codes(messages)) >= 2)
+    [whole], [plain] = (events(messages, "gpu.xid", gpu) for gpu in (GPU1, GPU0))
+    assert instance in whole.body["instances"] and "instances" not in plain.body
 
 
 @pytest.mark.parametrize(("word", "n_lines"), [("no_events", 2), ("no_event_permission", 1)])
