@@ -18,6 +18,7 @@ from chiplog_agent.stats.host.sources import host_sources
 from chiplog_agent.stats.rank.gpu_use import RankGpuUse
 from chiplog_agent.stats.rank.group_use import RankGroupUse
 from chiplog_agent.stats.rank.process_tree import ProcessStats
+from chiplog_agent.stats.rank.tree_counters import RankCounters
 from chiplog_agent.stats.source_set import SourceSet
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_S
@@ -39,7 +40,7 @@ class Sampler:
         self._box = self._gpus.box
         self._processes = ProcessStats()
         self._gpu_use = RankGpuUse(self._processes)
-        ranks = [self._processes, self._gpu_use, RankGroupUse(self._processes)]
+        ranks = [self._processes, self._gpu_use, RankCounters(self._processes), RankGroupUse(self._processes)]
         self._sources = SourceSet([*host_sources(), *ranks], self._box)
         self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
         self._stale: set[str] = set()
