@@ -18,6 +18,7 @@ from chiplog_agent.stats.host.sources import host_sources
 from chiplog_agent.stats.rank.gpu_use import RankGpuUse
 from chiplog_agent.stats.rank.group_use import RankGroupUse
 from chiplog_agent.stats.rank.process_tree import ProcessStats
+from chiplog_agent.stats.rank.pss import RankPss
 from chiplog_agent.stats.rank.tree_counters import RankCounters
 from chiplog_agent.stats.source_set import SourceSet
 from chiplog_schemas.clock import now_us
@@ -40,7 +41,8 @@ class Sampler:
         self._box = self._gpus.box
         self._processes = ProcessStats()
         self._gpu_use = RankGpuUse(self._processes)
-        ranks = [self._processes, self._gpu_use, RankCounters(self._processes), RankGroupUse(self._processes)]
+        trees = self._processes
+        ranks = [trees, self._gpu_use, RankCounters(trees), RankGroupUse(trees), RankPss(trees)]
         self._sources = SourceSet([*host_sources(), *ranks], self._box)
         self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
         self._stale: set[str] = set()
@@ -118,7 +120,7 @@ class Sampler:
                 case ["restart", reason]:
                     self._is_over = True
                     post = ["line", reason]
-                case ["sample", _, uuid, _, _]:
+                case ["sample", _, uuid, _, _] if uuid and ":" not in uuid:  # a source has a deadline of its own
                     self._answered[uuid] = now
                     self._stale.discard(uuid)
                 case ["event", "gpu.lost", _, _, uuid, _]:

@@ -129,6 +129,19 @@ def test_a_device_that_answered_by_the_long_interval_is_not_stale_by_the_short_o
             os.close(descriptor)
 
 
+def test_a_slow_source_of_ranks_is_not_stale_between_its_readings() -> None:
+    gpus = AbsentGpus()
+    try:
+        sampler = Sampler(-1, -1, gpus)
+        for device in ("pid:7", "", "GPU-0"):
+            gpus.box.post(["sample", 1, device, ("a",), (1.0,)])
+        assert len(sampler._posted_frames()) == 3
+        stale = sampler._stale_frames(time.monotonic() + STALE_PERIODS + 0.1)
+        assert [device for kind, device in stale if kind == "stale"] == ["GPU-0"]
+    finally:
+        gpus.box.close()
+
+
 def test_the_sampler_ends_when_no_process_reads_its_samples() -> None:
     sampler = subprocess.Popen(MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert sampler.stdin is not None and sampler.stdout is not None and sampler.stderr is not None
