@@ -84,9 +84,12 @@ static int all_dead = UNINITIALIZED;
 static int users; /* nvmlInit and nvmlShutdown are counted */
 
 /* The text of the control file. Each thread reads it again after 5 ms: calls ask for many words. */
+static __thread long long read_at_us;
+
+void fake_reread(void) { read_at_us = 0; } /* for tests whose clock is not the machine's */
+
 static const char *control(void) {
     static __thread char text[CONTROL_BYTES];
-    static __thread long long read_at_us;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     long long now_us = now.tv_sec * 1000000LL + now.tv_nsec / 1000;
@@ -177,7 +180,7 @@ typedef struct {
 } event_set; /* what nvmlEventSet_t points to */
 
 int fake_event_sets;    /* allocated and not freed: tests read it */
-static int delivered;   /* of the control file's `xids` */
+int fake_delivered;     /* of the control file's `xids` */
 
 int nvmlEventSetCreate(event_set **set) {
     int code = enter_any();
@@ -216,8 +219,8 @@ static int next_event(event_set *set, event_data *data) {
         const char *what = strchr(at, ':');
         if (!what) return 0;
         const char *end = what + strcspn(what, ", ");
-        if (number >= delivered) {
-            delivered = number + 1;
+        if (number >= fake_delivered) {
+            fake_delivered = number + 1;
             if (set->registered[gpu]) {
                 int is_ecc = !strncmp(what + 1, "ecc", 3);
                 *data = (event_data){&devices[gpu], is_ecc ? 0x2 : 0x8, is_ecc ? 0 : atoi(what + 1), ~0u, ~0u};

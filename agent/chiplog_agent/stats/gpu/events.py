@@ -41,6 +41,11 @@ class GpuEvents:
         """Start the thread. It registers too: each call of NVML may hang."""
         threading.Thread(target=self._run, name="nvml-events", daemon=True).start()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the thread has been told to end, or has ended for that."""
+        return self._stop.is_set()
+
     def request_stop(self) -> None:
         """Let the thread end when its call returns."""
         self._stop.set()

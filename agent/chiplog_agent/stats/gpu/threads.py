@@ -106,8 +106,9 @@ class GpuThreads:
         # safeguard: gpu-count-change-noticed
         is_changed = self._stats is not None and self._seen != self._stats.signature
         if (is_changed or self._is_troubled) and now >= self._retry_at:  # safeguard: nvml-retried-while-lost
+            former = self._stats
             self._initialise()
-            if self._stats is not None:
+            if self._stats is not None and self._stats is not former:
                 self._seen = self._stats.signature
             self._backoff.max_s = RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S
             self._retry_at = now + self._backoff.next_s()
@@ -122,8 +123,11 @@ class GpuThreads:
 
     @property
     def _is_troubled(self) -> bool:
-        stats = self._stats
-        return stats is None or not stats.is_whole or any(worker.is_dead for worker in self._workers)
+        if self._stats is None or not self._stats.is_whole:
+            return True
+        if self._events is not None and self._events.is_stopping:  # safeguard: events-watched-after-hang
+            return True  # it did not end in time, and nothing else has begun since
+        return any(worker.is_dead for worker in self._workers)
 
     @property
     def _is_quick(self) -> bool:
@@ -275,23 +279,28 @@ class _Worker:
         threading.Thread(target=self._run, name=self.uuid, daemon=True).start()
 
     def _run(self) -> None:
-        while True:
+        self.event.wait()
+        while self.serve():
             self.event.wait()
-            self.event.clear()
-            with self.lock:
-                if self.is_stopped:
-                    return
-                try:
-                    self._sample()
-                except GpuLostError as error:
-                    self.is_dead = True
-                    if error.is_unloaded:
-                        self._threads.note_unloaded()
-                    self._threads.note_lost([self.uuid], str(error))
-                except Exception as error:  # this device becomes stale, and the others continue
-                    line = f"{self.uuid}: sampling has ended: {type(error).__name__}: {error}"
-                    self._threads.box.post(["line", line])
-                    return
+
+    def serve(self) -> bool:
+        """Take the sample that was requested. Return False if it is the last one."""
+        self.event.clear()
+        with self.lock:
+            if self.is_stopped:
+                return False
+            try:
+                self._sample()
+            except GpuLostError as error:
+                self.is_dead = True
+                if error.is_unloaded:
+                    self._threads.note_unloaded()
+                self._threads.note_lost([self.uuid], str(error))
+            except Exception as error:  # this device becomes stale, and the others continue
+                line = f"{self.uuid}: sampling has ended: {type(error).__name__}: {error}"
+                self._threads.box.post(["line", line])
+                return False
+            return True
 
     def _sample(self) -> None:
         now = time.monotonic()

@@ -104,5 +104,18 @@ def test_a_wait_for_events_that_hangs_keeps_no_gpu_from_being_sampled(node: GpuS
     node.run(lambda messages: bool(events(messages, "gpu.back", GPU1)) and len(of(messages, GPU1)) >= 2)
 
 
+@proves("events-watched-after-hang", "events are watched again after a wait for them hung", condition=False)
+def test_events_are_watched_again_after_a_hang_that_outlasted_a_change(node: GpuSampler) -> None:
+    """The thread was told to end for a change that was over before it could."""
+    node.feed.start()
+    node.run(lambda messages: len(of(messages, GPU1)) >= 2)
+    node.tell("hang_events gpus=3")
+    node.run(lambda messages: len(of(messages, "")) >= 20)
+    node.tell("")
+    node.run(lambda messages: len(of(messages, "")) >= 20)
+    node.tell("xids=0:13")
+    assert codes(node.run(lambda messages: bool(codes(messages)))) == [(GPU0, 13)]
+
+
 def test_the_thread_ends_within_the_wait_for_its_end() -> None:
     assert WAIT_MS / 1000 < _STOP_WAIT_S
