@@ -199,6 +199,10 @@ UNION ALL
 SELECT b.node, f.ts, f.step FROM base.phase_facts f
 JOIN best b ON b.producer = f.producer AND b.key = f.key AND NOT b.is_metric;
 
+-- What GPUs reported, beside the labels that used them, without the steps: with a store, no file is read for it.
+CREATE OR REPLACE VIEW reads.gpu_events AS
+SELECT run_id, label, rank, node, device, ts, kind, level, xid, message, body FROM base.gpu_uses;
+
 -- Rows as they were logged, with the integers of producer and key: what an export has.
 CREATE OR REPLACE VIEW reads.logged_metrics AS FROM base.metric_facts;
 CREATE OR REPLACE VIEW reads.logged_phases AS FROM base.phase_facts;

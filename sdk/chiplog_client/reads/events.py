@@ -13,7 +13,7 @@ EVENTS_MAX = 2_000
 EVENTS_OF_RUN = """(
     SELECT ts, label, attempt, node, seq, kind, level, message, body FROM events WHERE run_id = $run
     UNION ALL
-    SELECT g.ts, g.label, NULL, g.node, -1, g.kind, g.level, g.message, g.body FROM gpu_events g
+    SELECT g.ts, g.label, NULL, g.node, -1, g.kind, g.level, g.message, g.body FROM reads.gpu_events g
     WHERE g.run_id = $run AND NOT EXISTS (
         FROM events e WHERE e.run_id = $run AND e.ts = g.ts AND e.kind = g.kind AND e.message = g.message
     )

@@ -43,7 +43,7 @@ WHERE s.run_id = $run AND s.ts <= w.at AND s.ts > w.at - to_seconds({_SAMPLE_AGE
 GROUP BY ALL
 """
 _GPU_EVENTS = f"""
-SELECT e.label, e.kind, e.xid, e.message FROM gpu_events e JOIN {_WHEN} w ON w.label = e.label
+SELECT e.label, e.kind, e.xid, e.message FROM reads.gpu_events e JOIN {_WHEN} w ON w.label = e.label
 WHERE e.run_id = $run AND e.ts > make_timestamp($since) - to_seconds({_BEFORE_S})
   AND e.ts <= w.at + to_seconds({_AFTER_S}) ORDER BY e.ts
 """

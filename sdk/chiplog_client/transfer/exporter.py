@@ -66,8 +66,8 @@ WHERE run_id = $run AND name IN (SELECT unnest($names::VARCHAR[])) AND ts >= $fi
 _GPU_EVENTS = """
 SELECT DISTINCT $run AS run_id, e.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::VARCHAR AS body
 FROM (SELECT *, body->>'device' AS device FROM events WHERE kind = 'device_stale' OR starts_with(kind, 'gpu.')) e
-JOIN gpu_events g ON g.run_id = $run AND g.node = e.node AND g.device = e.device AND g.ts = e.ts AND g.kind = e.kind
-    AND g.message = e.message
+JOIN reads.gpu_events g ON g.run_id = $run AND g.node = e.node AND g.device = e.device AND g.ts = e.ts
+    AND g.kind = e.kind AND g.message = e.message
 WHERE e.run_id IS NULL
 """
 _FILES = "SELECT path, bytes, sha256, ts FROM files WHERE run_id = $run ORDER BY path"

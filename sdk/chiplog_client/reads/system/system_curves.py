@@ -110,7 +110,7 @@ WITH {{progress}}, throttles AS (
     SELECT ts, label, node, device, 'throttled' AS kind, 'info' AS level, NULL::INTEGER AS xid, NULL AS message, reasons
     FROM throttles WHERE reasons <> 0 AND coalesce(earlier, 0) = 0
     UNION ALL
-    SELECT ts, label, node, device, kind, level, xid, message, 0 FROM gpu_events WHERE run_id = $run
+    SELECT ts, label, node, device, kind, level, xid, message, 0 FROM reads.gpu_events WHERE run_id = $run
 ), kept AS (
     SELECT *, count(*) OVER () AS n_marks FROM marks
     ORDER BY kind = 'throttled', ts DESC, device, kind LIMIT {MARKS_MAX}
