@@ -198,7 +198,7 @@ _RANK = (
         "process.memory.pss",
         "By",
         "Memory of the rank, shared pages once",
-        "/proc/PID/smaps_rollup, one process after another within 0.3 % of a core",
+        "/proc/PID/smaps_rollup, one process after another within 0.1 % of a core",
         SLOW_S,
     ),
     _gauge("process.memory.pss.age", "s", "Age of process.memory.pss", "a clock: of its oldest part", SLOW_S),

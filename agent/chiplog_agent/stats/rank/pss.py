@@ -13,8 +13,8 @@ from chiplog_agent.stats.source import AbsentError, Reading, Source
 from chiplog_schemas.model.system_metrics import SLOW_S
 
 _NAMES = ("process.memory.pss", "process.memory.pss.age")
-_CPU_SHARE = 0.003  # of one core
-_CREDIT_S = 10.0  # unused time that may be caught up on: 30 ms of CPU
+_CPU_SHARE = 0.001  # of one core; agent and sampler together stay within 2 % of it
+_CREDIT_S = 10.0  # unused time that may be caught up on: 10 ms of CPU
 _PSS = b"\nPss:"
 
 

@@ -109,8 +109,8 @@ def test_the_cpu_time_is_a_small_share(start: Start, monkeypatch: pytest.MonkeyP
         slowest_s = max(slowest_s, took_s)
         n_reads += took_s > 0.0001
         time.sleep(0.05)
-    assert n_reads > 1
-    assert spent_s < 0.004 * 4.0 + slowest_s + 0.008, "80 calls that read nothing take up to 0.1 ms each"
+    assert n_reads >= 1
+    assert spent_s < 0.002 * 4.0 + slowest_s + 0.008, "80 calls that read nothing take up to 0.1 ms each"
 
 
 def test_a_process_that_may_not_be_read_takes_the_sum_of_its_rank_only(
