@@ -141,4 +141,5 @@ def test_each_query_of_the_dashboard_is_answered_by_a_real_prometheus(prometheus
     assert prometheus.query('process_memory_usage_bytes{run_id="r",label="rank0"}')
     # The stand-in's GPUs wait for a reset to remap rows; nothing else is wrong here.
     wait_until(lambda: prometheus.query('ALERTS{alertname="RowRemapPending"}'), "an alert")
-    assert {alert["metric"]["alertname"] for alert in prometheus.query("ALERTS")} == {"RowRemapPending"}
+    firing = prometheus.query('ALERTS{alertstate="firing"}')
+    assert {alert["metric"]["alertname"] for alert in firing} == {"RowRemapPending"}

@@ -1,6 +1,7 @@
 """Where threads leave messages for the sampler's loop."""
 
 import os
+import threading
 from collections import deque
 from typing import Any
 
@@ -11,15 +12,18 @@ class PostBox:
     def __init__(self) -> None:
         self.messages: deque[list[Any]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
 
     def fileno(self) -> int:
         """Return the descriptor that is readable after a post."""
         return self._wake
 
     def post(self, *messages: list[Any]) -> None:
-        """Leave messages. Any thread may call it."""
-        self.messages.extend(messages)
-        os.eventfd_write(self._wake, 1)
+        """Leave messages. Any thread may call it, also after `close`."""
+        with self._lock:
+            if messages and self._wake >= 0:
+                self.messages.extend(messages)
+                os.eventfd_write(self._wake, 1)
 
     def drain(self) -> None:
         """Make the descriptor unreadable until the next post; call it before the messages are taken."""
@@ -27,4 +31,6 @@ class PostBox:
 
     def close(self) -> None:
         """Close the descriptor."""
-        os.close(self._wake)
+        with self._lock:
+            os.close(self._wake)
+            self._wake = -1

@@ -61,21 +61,22 @@ class SourceSet:
 
 
 class _SourceThread:
-    """Reads one source on request, and posts what it read. A request during a reading is dropped."""
+    """Reads one source on request, each time on a thread of its own, and posts what it read.
+
+    A request during a reading is dropped, so a source that hangs has one thread.
+    """
 
     def __init__(self, source: Source, read: Callable[[Source], list[Reading]], box: PostBox) -> None:
         self._source = source
         self._read = read
         self._box = box
-        self._requested = threading.Event()
         self._since: float | None = None  # monotonic; the start of the reading in progress
         self._is_late = False
-        threading.Thread(target=self._run, name=source.title, daemon=True).start()
 
     def wake(self, now: float) -> None:
         if self._since is None:
             self._since = now
-            self._requested.set()
+            threading.Thread(target=self._run, name=self._source.title, daemon=True).start()
 
     def has_become_late(self, now: float) -> bool:
         since, deadline_s = self._since, self._source.deadline_s
@@ -85,13 +86,10 @@ class _SourceThread:
         return is_news
 
     def _run(self) -> None:
-        while True:
-            self._requested.wait()
-            self._requested.clear()
-            readings = self._read(self._source)
-            ts_us = now_us()
-            self._box.post(*(["sample", ts_us, *reading] for reading in readings))
-            self._since = None
+        readings = self._read(self._source)
+        ts_us = now_us()
+        self._box.post(*(["sample", ts_us, *reading] for reading in readings))
+        self._since = None
 
 
 def _by_device(readings: Iterable[Reading]) -> list[Reading]:

@@ -178,10 +178,11 @@ _HOST = (
     _gauge("system.cpu.load_average.1m", "{thread}", "Host load average (1 min)", "getloadavg"),
     _gauge("system.memory.usage", "By", "Host memory used", "/proc/meminfo, total - available, of the whole host"),
     _gauge("system.memory.limit", "By", "Host memory, total", "/proc/meminfo"),
-    _count("system.disk.io.read", "By", "Disk reads", "/proc/diskstats; device empty: the sum of real disks"),
+    _count("system.disk.io.read", "By", "Disk reads", "/proc/diskstats; the sum, and `disk:NAME` each 10 s"),
     _count("system.disk.io.write", "By", "Disk writes", "likewise"),
-    _gauge("system.filesystem.usage", "By", "File system used", "statvfs; device empty: the root file system"),
-    _count("system.network.io.receive", "By", "Network received", "/proc/net/dev; device empty: the sum of real NICs"),
+    _gauge("system.filesystem.usage", "By", "File system used", "statvfs; the root, and `fs:PATH` each 10 s"),
+    _gauge("system.filesystem.limit", "By", "File system, total", "statvfs of `fs:PATH`", SLOW_S),
+    _count("system.network.io.receive", "By", "Network received", "/proc/net/dev; the sum, and `nic:NAME` each 10 s"),
     _count("system.network.io.transmit", "By", "Network sent", "likewise"),
     _count("system.network.errors", "{error}", "Network errors", "likewise, both directions"),
     _count("system.network.dropped", "{packet}", "Network packets dropped", "likewise, both directions"),
@@ -189,6 +190,13 @@ _HOST = (
     _count("system.pressure.cpu", "s", "CPU pressure (some task stalled)", "/proc/pressure/cpu, line some"),
     _count("system.pressure.memory", "s", "Memory pressure (some task stalled)", "/proc/pressure/memory, line some"),
     _count("system.pressure.io", "s", "I/O pressure (some task stalled)", "/proc/pressure/io, line some"),
+    _gauge("system.clock.offset", "s", "Clock offset", "adjtimex; absent while nothing synchronises it", SLOW_S),
+    _count("rdma.port.io.receive", "By", "InfiniBand received", "port_rcv_data of `ib:ADAPTER/PORT`", SLOW_S),
+    _count("rdma.port.io.transmit", "By", "InfiniBand sent", "port_xmit_data", SLOW_S),
+    _count("rdma.port.errors", "{error}", "InfiniBand errors", "port_rcv_errors", SLOW_S),
+    _count("rdma.port.discards", "{packet}", "InfiniBand packets discarded", "port_xmit_discards", SLOW_S),
+    _count("rdma.port.cnp", "{packet}", "Congestion notifications", "np_cnp_sent and rp_cnp_handled", SLOW_S),
+    _count("rdma.port.ecn", "{packet}", "Packets with congestion marks", "np_ecn_marked_roce_packets", SLOW_S),
 )
 # Of a rank: the sum over its process tree, DataLoader workers included; device `pid:<PID>`.
 _RANK = (

@@ -15,3 +15,5 @@ def test_a_post_wakes_its_reader_and_messages_keep_their_order() -> None:
     assert list(box.messages) == [["line", "a"], ["line", "b"], ["line", "c"]]
     assert select.select([box], [], [], 0)[0] == []
     box.close()
+    box.post(["line", "of a thread that was still reading"])
+    assert len(box.messages) == 3

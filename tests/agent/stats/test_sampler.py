@@ -26,7 +26,8 @@ def test_a_start_of_nvml_that_hangs_is_told_and_host_samples_go_on(node: GpuSamp
     node.feed.start()
     messages = node.run(lambda messages: len(of(messages, "")) >= 12)
     assert [text for text in lines(messages) if "has not finished its start" in text] == lines(messages)[:1]
-    assert {message.device for message in messages if isinstance(message, Sample)} == {""}
+    devices = {message.device for message in messages if isinstance(message, Sample)}
+    assert "" in devices and not any(device.startswith("GPU-") for device in devices)
 
 
 def test_a_library_that_prints_does_not_break_the_frames(node: GpuSampler) -> None:
@@ -105,7 +106,7 @@ def test_the_sampler_takes_its_interval_and_its_ranks_from_the_input() -> None:
     taken_us: dict[str, list[int]] = {"": [], own: []}
     while min(map(len, taken_us.values())) < 6:
         for frame in reader.feed(os.read(sampler.stdout.fileno(), 65_536)):
-            if frame[0] == "sample":
+            if frame[0] == "sample" and frame[2] in taken_us:
                 taken_us[frame[2]].append(frame[1])
     sampler.communicate(timeout=WAIT_S)
     assert sampler.returncode == 0

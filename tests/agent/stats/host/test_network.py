@@ -3,7 +3,7 @@
 import psutil
 import pytest
 
-from chiplog_agent.stats.host.network import NetworkSource
+from chiplog_agent.stats.host.network import EachInterfaceSource, NetworkSource
 
 
 def test_values_lie_between_two_readings_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +20,13 @@ def test_values_lie_between_two_readings_of_the_kernels(monkeypatch: pytest.Monk
 def test_a_host_without_interfaces_has_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "net_io_counters", lambda **_: {})
     assert NetworkSource().read() == []
+
+
+def test_the_interfaces_for_themselves_lie_between_two_readings_of_the_kernel() -> None:
+    before = psutil.net_io_counters(pernic=True, nowrap=False)
+    each = EachInterfaceSource().read()
+    after = psutil.net_io_counters(pernic=True, nowrap=False)
+    for device, _, values in each:
+        name = device.removeprefix("nic:")
+        assert before[name].bytes_recv <= values[0] <= after[name].bytes_recv
+        assert before[name].bytes_sent <= values[1] <= after[name].bytes_sent
