@@ -138,6 +138,10 @@ class ProcessStats(Source):
         """Return the processes of each rank's tree, by the rank's PID. Any thread may call it."""
         return {rank.pid: rank.tree.members for rank in list(self._ranks.values())}
 
+    def apart(self) -> dict[int, Stats]:
+        """Return the children of each rank's tree that are not part of its work, as other ranks, by the rank's PID."""
+        return {rank.pid: rank.tree.apart for rank in self._ranks.values()}
+
     def take_devices(self, holders: Mapping[str, Mapping[int, int]]) -> list[tuple[int, list[str]]]:
         """Return (PID, UUIDs) of each rank whose tree uses other GPUs than at the last call.
 

@@ -29,15 +29,16 @@ class _Total:
         self._expected = 0.0  # of processes that ended, and may not be in their parents' counters yet
         self.value = 0.0
 
-    def add(self, now: _Values) -> None:
-        """Take the counters of all processes of the tree."""
+    def add(self, now: _Values, apart: _Values) -> None:
+        """Take the counters of all processes of the tree, and of children whose own growth does not count."""
         growth = sum(max(value - self._last.get(process, 0.0), 0.0) for process, value in now.items())
         if self._passes_on:
-            ended = sum(value for process, value in self._last.items() if process not in now)
+            # safeguard: waited-rank-io-apart
+            ended = sum(value for process, value in self._last.items() if process not in now and process not in apart)
             known = ended + self._expected  # what a parent got from a child has been counted as the child's own
             self._expected = min(max(known - growth, 0.0), ended)
             growth = max(growth - known, 0.0)
-        self._last = now
+        self._last = now | apart
         self.value += growth
 
 
@@ -66,9 +67,10 @@ class RankCounters(Source):
         """Return the counters of each running rank."""
         trees = {pid: tree for pid, tree in self._processes.trees().items() if pid in tree}
         self._totals = {pid: self._totals_of(pid, tree[pid].start_ticks) for pid, tree in trees.items()}
+        apart = self._processes.apart()
         readings = []
         for pid, tree in trees.items():
-            values = _take(self._totals[pid], tree)
+            values = _take(self._totals[pid], tree, apart.get(pid, {}))
             if values:
                 readings.append(Reading(f"pid:{pid}", tuple(values), tuple(values.values())))
         return readings
@@ -80,16 +82,18 @@ class RankCounters(Source):
         return _Totals(start_ticks, _Total(passes_on=True), _Total(passes_on=True), _Total(passes_on=False))
 
 
-def _take(totals: _Totals, tree: Stats) -> dict[str, float]:
+def _take(totals: _Totals, tree: Stats, apart: Stats) -> dict[str, float]:
     values: dict[str, float] = {}
     table = _read_all(tree, "io", _IO_KEYS)
     if table is not None:
+        others = _read_all(apart, "io", _IO_KEYS) or {}
         for name, total, column in zip(_IO_NAMES, (totals.read, totals.write), (0, 1), strict=True):
-            total.add({process: numbers[column] for process, numbers in table.items()})
+            own, other = ({process: row[column] for process, row in rows.items()} for rows in (table, others))
+            total.add(own, other)
             values[name] = total.value
     table = _read_all(tree, "status", _SWITCHES_KEYS)
     if table is not None:
-        totals.switches.add({process: sum(numbers) for process, numbers in table.items()})
+        totals.switches.add({process: sum(row) for process, row in table.items()}, {})
         values[_SWITCHES_NAME] = totals.switches.value
     return values
 

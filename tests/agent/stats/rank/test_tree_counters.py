@@ -11,6 +11,7 @@ import pytest
 from chiplog_agent.stats.rank import tree_counters
 from chiplog_agent.stats.rank.process_tree import ProcessStats, Stat
 from chiplog_agent.stats.rank.tree_counters import RankCounters, _Total
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
 
 # A rank on whose input each line is Python to run; children are forked.
@@ -110,6 +111,25 @@ def test_bytes_of_a_child_that_no_one_waits_for_stay(rank: Rank, tmp_path: Path)
     assert rank.read()["process.io.write"] == both
 
 
+@proves(
+    "waited-rank-io-apart",
+    "bytes of a rank are not its parent's, too, once the parent has waited for it",
+    value="0.0",
+)
+def test_bytes_of_a_child_that_is_a_rank_itself_are_not_its_parents(rank: Rank, tmp_path: Path) -> None:
+    [child] = map(int, rank.do(f"pid = child(256, {str(tmp_path / 'end')!r})"))
+    rank.processes.watch([rank.pid, child])
+    rank.processes.read()
+    rank.processes.read()
+    own = written(rank.pid)
+    found = {device: values[1] for device, _, values in rank.source.read()}
+    assert found == {f"pid:{rank.pid}": own, f"pid:{child}": written(child)}
+    (tmp_path / "end").touch()
+    rank.do("os.waitpid(pid, 0)")
+    assert written(rank.pid) > own
+    assert rank.read()["process.io.write"] == own
+
+
 def test_switches_lie_between_readings_of_proc_and_do_not_fall(rank: Rank, tmp_path: Path) -> None:
     [child] = map(int, rank.do(f"pid = child(4, {str(tmp_path / 'end')!r})"))
     before = switches(rank.pid, child)
@@ -163,13 +183,13 @@ def test_what_cannot_be_read_of_one_process_is_absent_and_the_rest_is_there(
 def test_a_counter_that_falls_adds_nothing() -> None:
     total = _Total(passes_on=False)
     for value in (5.0, 3.0, 4.0):
-        total.add({(1, 1): value})
+        total.add({(1, 1): value}, {})
     assert total.value == 6.0
 
 
 def test_a_child_whose_parent_is_read_before_it_waits_counts_once() -> None:
     total = _Total(passes_on=True)
-    total.add({(1, 1): 10.0, (2, 2): 100.0})
-    total.add({(1, 1): 11.0})  # the child has ended
-    total.add({(1, 1): 112.0})  # and is part of its parent's counter: 100, and 1 of the parent's own
+    total.add({(1, 1): 10.0, (2, 2): 100.0}, {})
+    total.add({(1, 1): 11.0}, {})  # the child has ended
+    total.add({(1, 1): 112.0}, {})  # and is part of its parent's counter: 100, and 1 of the parent's own
     assert total.value == pytest.approx(112.0, abs=1.0)
