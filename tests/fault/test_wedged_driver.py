@@ -131,3 +131,17 @@ def test_a_lost_gpu_is_an_error_event_of_its_node_and_so_is_its_return(watched: 
     found = watched.node.until(query, lambda rows: len(rows) == 2)
     assert found[1] == {"kind": "gpu.back", "level": "info", "device": GPUS[1]}
     watched.until_more(GPUS[1], "after its return")
+
+
+@pytest.mark.full
+def test_an_xid_is_an_event_of_its_node_with_code_and_advice(watched: Watched) -> None:
+    watched.control.write_text("xids=1:79,1:4711")
+    query = """SELECT level, body->>'device' AS device, CAST(body->>'code' AS INTEGER) AS code, body->>'pci' AS pci,
+        body->>'severity' AS severity, body->>'advice' <> '' AS advised
+        FROM events WHERE kind = 'gpu.xid' ORDER BY seq"""
+    found = watched.node.until(query, lambda rows: len(rows) == 2)
+    common = {"device": GPUS[1], "pci": "00000000:11:00.0", "advised": True}
+    assert found == [
+        common | {"level": "error", "code": 79, "severity": "error"},
+        common | {"level": "warning", "code": 4711, "severity": "warning"},
+    ]
