@@ -21,10 +21,10 @@ import os, sys
 kept = bytearray(os.urandom(1 << 20)) * {SHARED_MIB}
 for _ in range(int(sys.argv[1])):
     if os.fork() == 0:
-        print("child", flush=True)
+        os.write(1, b"child\\n")
         sys.stdin.read()
         os._exit(0)
-print("up", flush=True)
+os.write(1, b"up\\n")
 sys.stdin.read()
 """
 Start = Callable[[int], "subprocess.Popen[str]"]
