@@ -20,6 +20,7 @@ from chiplog_agent.stats.sampler_process import (
     Gpus,
     Holders,
     Message,
+    NodeFacts,
     Sample,
     SamplerLog,
     SamplerProcess,
@@ -72,6 +73,8 @@ class SampleIntake:
         self._release_at = 0.0  # when to look at it again
         self._pids: dict[bytes, int] = {}  # of the ranks that are sampled
         self._newest: dict[str, Sample] = {}  # by device
+        self._facts: dict[str, Any] = {}
+        self._told_facts: dict[str, Any] = {}
         self._sampled_us = 0  # when the host was last sampled
         self._late_s = 0.0
         self.n_dropped = 0  # samples, declared so far
@@ -144,6 +147,7 @@ class SampleIntake:
             if not self._samples_node and isinstance(item, Sample) and _is_of_node(item):
                 continue
             self._take_sample(item, now)
+        self._tell_facts(now)
         if self._batcher.has_news:
             self.watch(alive)
         for producer, uuids in self._claims.take_changes():
@@ -185,6 +189,8 @@ class SampleIntake:
                 self._batcher.notice("device_stale", "warning", message, {"device": device}, now, now_us())
             case Gpus(gpus):
                 self._claims.set_gpus(gpus)
+            case NodeFacts(facts):
+                self._facts = facts
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
             case DeviceEvent(kind, level, text, device, body):
@@ -194,6 +200,14 @@ class SampleIntake:
             case SamplerLog(text):
                 _log.info("%s", text)
                 self._batcher.notice("sampler", "info", text, {}, now, now_us())
+
+    def _tell_facts(self, now: float) -> None:
+        """Report what the node is, once and when it changes: also when a new sampler reads the same again."""
+        if self._facts != self._told_facts and self._samples_node and self._lease.is_held:
+            self._told_facts = self._facts
+            n_gpus = len(self._facts.get("gpus", []))
+            text = f"{self._node}: {n_gpus} GPU{'' if n_gpus == 1 else 's'}, kernel {self._facts.get('kernel', '?')}"
+            self._batcher.notice("node_facts", "info", text, self._facts, now, now_us())
 
     def _report_changes(self, sample: Sample, now: float) -> None:
         """Report what a sampler cannot: it may be another one than that of the device's former samples."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from chiplog_agent.stats.frames import PERIOD_MIN_S, RELEASED, FrameReader, encode_frame
 from chiplog_agent.stats.gpu.threads import AbsentGpus, GpuThreads, ReleasedGpus
+from chiplog_agent.stats.host.facts import HostFactsSource
 from chiplog_agent.stats.host.sources import host_sources
 from chiplog_agent.stats.rank.gpu_use import RankGpuUse
 from chiplog_agent.stats.rank.group_use import RankGroupUse
@@ -43,10 +44,12 @@ class Sampler:
         self._gpu_use = RankGpuUse(self._processes)
         trees = self._processes
         ranks = [trees, self._gpu_use, RankCounters(trees), RankGroupUse(trees), RankPss(trees)]
-        self._sources = SourceSet([*host_sources(), *ranks], self._box)
+        self._sources = SourceSet([*host_sources(), *ranks, HostFactsSource(self._box.post)], self._box)
         self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
         self._stale: set[str] = set()
         self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and their memory in bytes
+        self._facts: dict[str, Any] = {}
+        self._sent_facts: dict[str, Any] = {}
         self._is_over = False
         self._init_at = 0.0
         self._init_late = False
@@ -97,7 +100,7 @@ class Sampler:
         frames += [["line", line] for line in self._processes.lines]
         self._processes.lines.clear()
         frames += [["stale", title] for title in self._sources.late(now)]
-        return frames + self._stale_frames(now)
+        return frames + self._stale_frames(now) + self._facts_frames()
 
     def _posted_frames(self) -> list[list[Any]]:
         frames = []
@@ -111,6 +114,9 @@ class Sampler:
                 case ["use", uuid, use]:
                     self._holders[uuid] = use.memory
                     self._gpu_use.put(uuid, use, now)
+                    continue
+                case ["facts", facts]:
+                    self._facts |= facts
                     continue
                 case ["gone", uuid]:
                     for known in (self._answered, self._holders):
@@ -137,6 +143,14 @@ class Sampler:
             self._init_late = True
             frames.append(["line", f"hw.* is absent: NVML has not finished its start within {patience_s:g} s"])
         return frames
+
+    def _facts_frames(self) -> list[list[Any]]:
+        """Return the facts of host and GPUs together if they are new. A driver that hangs does not delay the host's."""
+        is_whole = "kernel" in self._facts and (self._gpus.initialised or self._init_late)
+        if not is_whole or self._facts == self._sent_facts:
+            return []
+        self._sent_facts = dict(self._facts)
+        return [["facts", self._sent_facts]]
 
     def _write(self, frames: list[list[Any]]) -> None:
         """Write whole frames. Blocks while the agent does not read: then no samples are taken, and none are queued."""

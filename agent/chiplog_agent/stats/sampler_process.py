@@ -92,7 +92,14 @@ class Holders:
     uuids: tuple[str, ...]
 
 
-Message = Sample | SamplerLog | DeviceStale | DeviceEvent | Gpus | Holders
+@dataclass(slots=True, frozen=True)
+class NodeFacts:
+    """What the node is: the body of a row in `events`."""
+
+    facts: dict[str, Any]
+
+
+Message = NodeFacts | Sample | SamplerLog | DeviceStale | DeviceEvent | Gpus | Holders
 
 
 class SamplerProcess:
@@ -346,6 +353,8 @@ class SamplerProcess:
                 self._messages.append(DeviceEvent(kind, level, text, device[:_DEVICE_CHARS_MAX], body))
             case ["event", str() as kind, str() as level, str() as text, str() as device]:  # of an older sampler
                 self._messages.append(DeviceEvent(kind, level, text, device[:_DEVICE_CHARS_MAX]))
+            case ["facts", dict() as facts]:
+                self._messages.append(NodeFacts(facts))
             case ["gpus", [*gpus]] if (known := _gpus_of(gpus)) is not None:
                 self._messages.append(Gpus(known))
             case ["holders", int() as pid, [*uuids]] if all(type(uuid) is str for uuid in uuids):

@@ -44,6 +44,7 @@ EVENT_KINDS = {
     "gpu.driver_unbind": "GPU driver unloaded",
     "no_collector": "collector out of reach",
     "found": "lost events arrived",
+    "node_facts": "what the node is",
     "phase_open": "long phase",
     "sampler": "sampling",
     "samples_dropped": "samples dropped",

@@ -10,7 +10,7 @@ from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.sample_intake import SampleIntake
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
-from chiplog_agent.stats.sampler_process import DeviceEvent, DeviceStale, Sample
+from chiplog_agent.stats.sampler_process import DeviceEvent, DeviceStale, NodeFacts, Sample
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode
 from tests.support.blocks import block_to_rows
@@ -89,3 +89,20 @@ def test_what_a_new_sampler_finds_is_compared_with_what_the_former_one_saw(intak
     intake.samples._take_sample(Sample(3, "GPU-1", names, (6.0, 1.0)), 0.0)
     assert intake.notices() == ["gpu.lost", "gpu.back", "gpu.reset", "gpu.row_remap_pending"]
     assert not intake.samples.lost_gpus
+
+
+def test_facts_of_the_node_are_told_once_and_again_when_they_change(intake: Intake) -> None:
+    assert intake.samples._lease.poll(0.0) or intake.samples._lease.is_held
+    for kernel in ("6.1", "6.1", "6.2"):  # the second is a new sampler's
+        intake.samples._take_sample(NodeFacts({"kernel": kernel, "gpus": []}), 1.0)
+        intake.samples._tell_facts(1.0)
+    assert intake.notices() == ["node_facts", "node_facts"]
+
+
+def test_an_agent_that_does_not_sample_the_node_keeps_its_facts_until_it_does(intake: Intake) -> None:
+    intake.samples._take_sample(NodeFacts({"kernel": "6.1"}), 1.0)
+    intake.samples._tell_facts(1.0)
+    assert intake.notices() == []
+    intake.samples._lease.poll(0.0)
+    intake.samples._tell_facts(1.0)
+    assert intake.notices() == ["node_facts"]

@@ -302,6 +302,27 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     return SUCCESS;
 }
 
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    snprintf(version, length, "580.95.05");
+    return SUCCESS;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = 13000;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    snprintf(name, length, "NVIDIA H100 80GB HBM3");
+    return enter(device, 1);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, int *level) {
+    (void)other;
+    *level = 50; /* NVML_TOPOLOGY_SYSTEM */
+    return enter(one, 1);
+}
+
 int nvmlDeviceGetNumGpuCores(void *device, unsigned *cores) {
     *cores = told_of("fast", device) ? 16896 : 10752;
     return enter(device, 1);

@@ -5,6 +5,7 @@ from typing import Any
 from chiplog_agent.stats.frames import Gpu, MigDevice
 from chiplog_agent.stats.gpu.device_sample import Group, NvmlDevice
 from chiplog_agent.stats.gpu.events import GpuEvents, Post
+from chiplog_agent.stats.gpu.facts import gpu_facts
 from chiplog_agent.stats.gpu.nvml import GpuUnavailableError, Handle, kernel_gpus, load
 from chiplog_agent.stats.gpu.processes import DeviceUse
 from chiplog_agent.stats.gpu.readings import DeviceReadings
@@ -93,6 +94,11 @@ class GpuStats:
             except nvml.NVMLError:
                 continue  # no instance with this number
         return is_on, found
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the GPUs are. Queries each GPU, and may hang."""
+        handles = {gpu.uuid: self._devices[gpu.uuid].handle for gpu in self.gpus}
+        return gpu_facts(self._nvml, handles)
 
     def events(self, post: Post, report: Post) -> GpuEvents:
         """Return the events of the GPUs, not started; arguments as those of `GpuEvents`."""

@@ -168,6 +168,7 @@ class GpuThreads:
         self._forget_instances(stats)
         self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML no longer shows it")
         self.box.post(["gpus", gpus])
+        self.box.post(["facts", stats.facts()])
 
     def _forget_instances(self, stats: GpuStats) -> None:
         """Forget MIG instances that are gone from GPUs that answer: an administrator removed them."""
