@@ -191,6 +191,8 @@ _HOST = (
     _count("system.pressure.memory", "s", "Memory pressure (some task stalled)", "/proc/pressure/memory, line some"),
     _count("system.pressure.io", "s", "I/O pressure (some task stalled)", "/proc/pressure/io, line some"),
     _gauge("system.clock.offset", "s", "Clock offset", "adjtimex; absent while nothing synchronises it", SLOW_S),
+)
+_RDMA = (  # of a port of InfiniBand or RoCE
     _count("rdma.port.io.receive", "By", "InfiniBand received", "port_rcv_data of `ib:ADAPTER/PORT`", SLOW_S),
     _count("rdma.port.io.transmit", "By", "InfiniBand sent", "port_xmit_data", SLOW_S),
     _count("rdma.port.errors", "{error}", "InfiniBand errors", "port_rcv_errors", SLOW_S),
@@ -288,7 +290,7 @@ def _by_name(metrics: Iterable[SystemMetric], verified: str = "kernel") -> dict[
 
 
 GPU_METRICS = _by_name(_GPU, "stand-in")
-HOST_METRICS = _by_name(_HOST)
+HOST_METRICS = _by_name(_HOST) | _by_name(_RDMA, "stand-in")
 RANK_METRICS = _by_name(_RANK) | _by_name(_RANK_ON_GPU, "stand-in")
 PIPELINE_METRICS = _by_name(_PIPELINE)
 SYSTEM_METRICS = GPU_METRICS | HOST_METRICS | RANK_METRICS | PIPELINE_METRICS  # in the order of the page

@@ -8,6 +8,7 @@ from chiplog_schemas.model.system_metrics import SLOW_S
 
 _USAGE, _LIMIT = "system.filesystem.usage", "system.filesystem.limit"
 _DEADLINE_S = 5.0  # a remote file system that hangs answers later, or never
+_PATH_CHARS_MAX = 250  # the name of a device has at most 256
 _PATHS_MAX = 16  # each has a thread
 
 
@@ -49,7 +50,8 @@ def file_system_sources(environ: Mapping[str, str]) -> Iterator[Source]:
     named = [path.strip() for path in environ.get("CHIPLOG_FILE_SYSTEMS", "").split(os.pathsep)]
     usual = [environ.get("CHIPLOG_DIR", ""), environ.get("TMPDIR", "/tmp"), "/dev/shm"]
     for path in list(dict.fromkeys(path for path in (*usual, *named) if path))[:_PATHS_MAX]:
-        yield FileSystemSource(path, is_named=path in named)
+        if len(path) <= _PATH_CHARS_MAX:
+            yield FileSystemSource(path, is_named=path in named)
 
 
 def _bytes(path: str) -> tuple[float, float]:

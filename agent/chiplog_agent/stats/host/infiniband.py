@@ -34,7 +34,7 @@ class InfinibandSource(Source):
         self._folder = folder
 
     def read(self) -> list[Reading]:
-        """Read /sys/class/infiniband. Raises AbsentError without adapters, ValueError for other content."""
+        """Read /sys/class/infiniband. Raises AbsentError without adapters."""
         try:
             adapters = sorted(os.listdir(self._folder))
         except OSError as error:
@@ -42,7 +42,7 @@ class InfinibandSource(Source):
         return [
             Reading(f"ib:{adapter}/{port}", tuple(values), tuple(values.values()))
             for adapter in adapters
-            for port in sorted(os.listdir(f"{self._folder}/{adapter}/ports"))
+            for port in _ports(f"{self._folder}/{adapter}/ports")
             if (values := self._port(f"{self._folder}/{adapter}/ports/{port}"))
         ]
 
@@ -51,6 +51,13 @@ class InfinibandSource(Source):
         for name, (files, factor) in _FILES.items():
             try:
                 values[name] = factor * sum(int(read_file(f"{folder}/{file}")) for file in files)
-            except OSError:
-                continue  # another driver's adapter has other counters
+            except (OSError, ValueError):
+                continue  # another driver's adapter has other counters, or says N/A
         return values
+
+
+def _ports(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []  # an adapter that is just taken away

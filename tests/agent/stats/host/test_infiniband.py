@@ -28,8 +28,10 @@ def test_each_port_is_a_device_with_the_counters_that_it_has(tmp_path: Path) -> 
         ("ib:mlx5_1/1", {"rdma.port.cnp": 3.0}),
     ]
     (tmp_path / "mlx5_0/ports/1/counters/port_rcv_data").write_text("N/A\n")
-    with pytest.raises(ValueError, match="N/A"):
-        InfinibandSource(str(tmp_path)).read()
+    (tmp_path / "gone").mkdir()
+    first, second = InfinibandSource(str(tmp_path)).read()
+    assert (first.device, first.names) == ("ib:mlx5_0/1", ("rdma.port.io.transmit", "rdma.port.discards"))
+    assert second.device == "ib:mlx5_1/1"
 
 
 def test_a_host_without_an_adapter_has_no_source(tmp_path: Path) -> None:
