@@ -12,6 +12,7 @@ from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.health import device_labels
 from chiplog_agent.stats.claims import Claims
 from chiplog_agent.stats.gpu.changes import GpuChanges
+from chiplog_agent.stats.gpu.xids import xid_of
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_agent.stats.sampler_process import (
@@ -194,7 +195,7 @@ class SampleIntake:
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
             case DeviceEvent(kind, level, text, device, body):
-                self._count(kind, level, device)
+                self._count(kind, device, body.get("code", 0))
                 _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
                 self._batcher.notice(kind, level, text, {**body, "device": device}, now, now_us())
             case SamplerLog(text):
@@ -217,12 +218,12 @@ class SampleIntake:
         for kind, level, text in self._changes.take(device, sample.names, sample.values):
             self._take_sample(DeviceEvent(kind, level, text, device), now)
 
-    def _count(self, kind: str, level: str, device: str) -> None:
+    def _count(self, kind: str, device: str, code: int) -> None:
         if kind == "gpu.lost":
             self.lost_gpus.add(device)
         elif kind == "gpu.back":
             self.lost_gpus.discard(device)
-        elif kind == "gpu.xid" and level == "error":
+        elif kind == "gpu.xid" and xid_of(code).is_fatal:
             self.n_fatal_xids += 1
 
     def _note(self, sample: Sample) -> None:

@@ -15,6 +15,11 @@ class Xid(NamedTuple):
     severity: str
     advice: str
 
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the GPU, its driver or its links failed, and not the application."""
+        return self.severity == "error" and self.advice != _APPLICATION
+
 
 _APPLICATION = "look for the fault in the application, then start it again"
 _RESTART = "start the application again; if it returns on this GPU alone, reset the GPU"
