@@ -11,7 +11,7 @@ import pytest
 from chiplog_schemas.paths import paths_for_root
 from tests.support.gpu_sampler import compile_library
 from tests.support.tools import needs
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 AGENT = [sys.executable, "-P", "-m", "chiplog_agent"]
 pytestmark = needs("gcc")
@@ -34,7 +34,7 @@ class Agent:
 
     def stop(self) -> None:
         self.process.terminate()
-        assert self.process.wait(20) == 0
+        assert self.process.wait(WAIT_S) == 0
 
     @property
     def sampler(self) -> str:

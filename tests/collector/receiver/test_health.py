@@ -90,7 +90,7 @@ def test_both_daemons_serve_what_they_measure_and_an_ended_run_leaves(
         node.agent = node._start("chiplog_agent", *bound)
         agent, collector = address_in(node, "chiplog_agent"), address_in(node, "chiplog_collector")
         with subprocess.Popen([sys.executable, "-c", RANK], stdin=subprocess.PIPE) as rank:
-            wait_until(lambda: 'label="rank0"' in get(f"{agent}/metrics"), "the rank's samples")
+            wait_until(lambda: "process_cpu_utilization_cpus{" in get(f"{agent}/metrics"), "the rank's samples")
             text = get(f"{agent}/metrics")
             rank.communicate(b"\n", timeout=WAIT_S)
         families = {family.name: family for family in text_string_to_metric_families(text)}
