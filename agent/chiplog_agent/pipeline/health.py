@@ -56,7 +56,7 @@ class AgentHealth:
         """
         self._turned_at = now
         self._is_open = is_open
-        self._backlog.note(spooled, acknowledged, now)
+        self._backlog.note(spooled, acknowledged, now, is_reached=is_open)
         return now >= self._due_at
 
     def read(self, counts: Counts, now: float) -> tuple[str, tuple[str, ...], tuple[float, ...]]:
@@ -107,11 +107,10 @@ class AgentHealth:
     def not_ready(self) -> str:
         """Return why no event reaches the collector's stable storage; "" if they do."""
         waited_s = time.monotonic() - self._backlog.done_at
-        if not self._is_open:
-            return f"the collector does not answer; the last event reached it {waited_s:.0f} s ago"
-        if waited_s > DELIVERED_MAX_S:
-            return f"no event has reached the collector's stable storage for {waited_s:.0f} s"
-        return ""
+        if waited_s <= DELIVERED_MAX_S:
+            return ""
+        why = "no event has reached its stable storage" if self._is_open else "it does not answer"
+        return f"the collector takes no events: {why} for {waited_s:.0f} s"
 
     def exposed(self) -> list[Exposed]:
         """Return the newest values; none in the first 10 s."""

@@ -31,6 +31,7 @@ from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S,
 from chiplog_schemas.model.exposed import Exposed
 
 RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
+_GPU_DEVICES = ("GPU-", "MIG-")
 _KEPT_PERIODS = 3  # a device that was not sampled for this long is not shown in /metrics …
 _KEPT_PERIOD_S = 10.0  # … but slow values come each 10 s
 _OWNER_FIELDS: tuple[str, ...] = ("run_id", "label", "rank")  # of an identity, as labels in /metrics
@@ -73,7 +74,7 @@ class SampleIntake:
         self._changes = GpuChanges()
         self._release_at = 0.0  # when to look at it again
         self._pids: dict[bytes, int] = {}  # of the ranks that are sampled
-        self._newest: dict[str, Sample] = {}  # by device
+        self._newest: dict[str, dict[str, tuple[int, float]]] = {}  # device → name → time in µs and value
         self._facts: dict[str, Any] = {}
         self._told_facts: dict[str, Any] = {}
         self._sampled_us = 0  # when the host was last sampled
@@ -101,11 +102,11 @@ class SampleIntake:
         """Return the newest values of each device of this node, with its users. Any thread may call it."""
         horizon_us = now_us() - int(_KEPT_PERIODS * max(self._period_s, _KEPT_PERIOD_S) * 1e6)
         owners = self._owners()
-        return [
-            Exposed(device_labels(self._node, sample.device, owners), sample.names, sample.values)
-            for sample in list(self._newest.values())
-            if sample.ts_us >= horizon_us
-        ]
+        exposed = []
+        for device, newest in list(self._newest.items()):
+            values = {name: value for name, (ts_us, value) in list(newest.items()) if ts_us >= horizon_us}
+            exposed.append(Exposed(device_labels(self._node, device, owners), tuple(values), tuple(values.values())))
+        return exposed
 
     def _owners(self) -> dict[str, dict[str, str]]:
         """Return whose each device is: `run_id`, `label` and `rank`, of the first of several ranks."""
@@ -187,7 +188,8 @@ class SampleIntake:
                 self._batcher.samples_dropped += 1
             case DeviceStale(device):
                 message = f"device {device} has not answered; other statistics continue"
-                self._batcher.notice("device_stale", "warning", message, {"device": device}, now, now_us())
+                kind = "device_stale" if device.startswith(_GPU_DEVICES) else "sampler"  # or a source of the host
+                self._batcher.notice(kind, "warning", message, {"device": device}, now, now_us())
             case Gpus(gpus):
                 self._claims.set_gpus(gpus)
             case NodeFacts(facts):
@@ -227,14 +229,12 @@ class SampleIntake:
             self.n_fatal_xids += 1
 
     def _note(self, sample: Sample) -> None:
-        """Keep the newest sample of each device, merged with its slow values, and how late the host's are."""
-        before = self._newest.get(sample.device)
-        if before is not None and before.names != sample.names:
-            values = dict(zip(before.names, before.values, strict=True)) | dict(
-                zip(sample.names, sample.values, strict=True)
-            )
-            sample = Sample(sample.ts_us, sample.device, tuple(values), tuple(values.values()))
-        self._newest[sample.device] = sample
+        """Keep the newest values of each device, and how late the host's are."""
+        pid = sample.device.removeprefix(RANK_DEVICE)
+        if pid != sample.device and not (pid.isdecimal() and int(pid) in self._watched):
+            return  # it has ended
+        newest = self._newest.setdefault(sample.device, {})
+        newest.update((name, (sample.ts_us, value)) for name, value in zip(sample.names, sample.values, strict=True))
         if sample.device == "":
             if self._sampled_us:
                 self._late_s = max(self._late_s, (sample.ts_us - self._sampled_us) / 1e6 - self._period_s)

@@ -12,11 +12,20 @@ class ReleaseMark:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _NAME
+        self._was_set = False
 
     @property
     def is_set(self) -> bool:
-        """Whether the GPUs shall be closed."""
-        return self._path.exists()
+        """Whether the GPUs shall be closed; the last answer while the directory cannot be read."""
+        try:
+            os.stat(self._path)
+        except FileNotFoundError:
+            self._was_set = False
+        except OSError:
+            pass  # a remote directory that is out of reach
+        else:
+            self._was_set = True
+        return self._was_set
 
     @property
     def is_confirmed(self) -> bool:

@@ -76,7 +76,10 @@ class _SourceThread:
     def wake(self, now: float) -> None:
         if self._since is None:
             self._since = now
-            threading.Thread(target=self._run, name=self._source.title, daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name=self._source.title, daemon=True).start()
+            except RuntimeError:  # no thread is to be had: the next request tries again
+                self._since = None
 
     def has_become_late(self, now: float) -> bool:
         since, deadline_s = self._since, self._source.deadline_s
@@ -86,10 +89,14 @@ class _SourceThread:
         return is_news
 
     def _run(self) -> None:
-        readings = self._read(self._source)
-        ts_us = now_us()
-        self._box.post(*(["sample", ts_us, *reading] for reading in readings))
-        self._since = None
+        try:
+            readings = self._read(self._source)
+            ts_us = now_us()
+            self._box.post(*(["sample", ts_us, *reading] for reading in readings))
+        except Exception as error:  # a fault of this source must not end its readings
+            self._box.post(["line", f"{self._source.title} failed: {type(error).__name__}: {error}"])
+        finally:
+            self._since = None
 
 
 def _by_device(readings: Iterable[Reading]) -> list[Reading]:

@@ -18,8 +18,11 @@ class Backlog:
         self._added: deque[tuple[int, float]] = deque()  # the number after the records, and when the first was added
         self._slowest_s = 0.0
 
-    def note(self, next_number: int, done_number: int, now: float) -> None:
-        """Note how far the log is, and how far the next hop: the numbers after the last record. now: monotonic, s."""
+    def note(self, next_number: int, done_number: int, now: float, *, is_reached: bool = True) -> None:
+        """Note how far the log is, and how far the next hop: the numbers after the last record. now: monotonic, s.
+
+        is_reached: whether the next hop answers; nothing is done by one that does not.
+        """
         added = self._added
         if not added or next_number > added[-1][0]:
             if added and now - added[-1][1] < _GATHER_S:
@@ -29,7 +32,7 @@ class Backlog:
         while added and added[0][0] <= done_number:
             self._slowest_s = max(self._slowest_s, now - added.popleft()[1])
             self.done_at = now
-        if not added:
+        if not added and is_reached:
             self.done_at = now
         if len(added) > _ENTRIES_MAX:
             kept = list(added)
@@ -39,7 +42,10 @@ class Backlog:
 
     def age_s(self, now: float) -> float:
         """Return the age of the oldest record that the next hop does not have; 0 if it has all."""
-        return max(0.0, now - self._added[0][1]) if self._added else 0.0
+        try:
+            return max(0.0, now - self._added[0][1])
+        except IndexError:  # empty, perhaps since a moment ago: another thread may ask
+            return 0.0
 
     def take_slowest_s(self) -> float:
         """Return how long the slowest record waited of those that were done since the last call."""

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
+from socketserver import TCPServer
 from typing import Any
 
 from chiplog_schemas.model.exposed import Exposed, Health
@@ -27,11 +28,7 @@ class MetricsServer:
     def __init__(self, host: str, port: int, health: Health) -> None:
         self.address: tuple[str, int] | None = None
         handler = type("_Handler", (_Handler,), {"health": health, "write": staticmethod(_metrics_writer())})
-        server = type(
-            "_Server",
-            (ThreadingHTTPServer,),
-            {"address_family": AF_INET6 if ":" in host else AF_INET, "daemon_threads": True},
-        )
+        server = type("_AtHost", (_Server,), {"address_family": AF_INET6 if ":" in host else AF_INET})
         try:
             self._server: ThreadingHTTPServer = server((host, port), handler)
         except OSError as error:
@@ -40,6 +37,16 @@ class MetricsServer:
         self.address = self._server.server_address[0], self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="chiplog-metrics", daemon=True).start()
         _log.info("metrics are at http://%s:%d/metrics", *self.address)
+
+
+class _Server(ThreadingHTTPServer):
+    """Binds without a query to DNS, which may take long."""
+
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -57,6 +64,8 @@ class _Handler(BaseHTTPRequestHandler):
                     kind, body = self.write(self.health.collect())
                 except ImportError as error:
                     self._answer(501, f"{error}; pip install 'chiplog[metrics]'\n")
+                except Exception as error:  # an answer, in place of a traceback in a daemon's log
+                    self._answer(500, f"{type(error).__name__}: {error}\n")
                 else:
                     self._send(200, kind, body)
             case "/healthz":

@@ -105,5 +105,5 @@ def test_both_daemons_serve_what_they_measure_and_an_ended_run_leaves(
         rows = node.until(f"{names} ORDER BY part", lambda rows: len(rows) == 2)
         assert [row["part"] for row in rows] == ["agent", "collector"]
         node.stop_collector()
-        wait_until(lambda: get(f"{agent}/readyz").startswith("503 the collector does not answer"), "an agent not ready")
+        wait_until(lambda: get(f"{agent}/readyz").startswith("503 the collector takes no events"), "an agent not ready")
         assert get(f"{agent}/healthz") == "ok\n"
