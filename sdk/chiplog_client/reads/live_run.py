@@ -71,10 +71,10 @@ WHERE ts > $since AND name IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.
                                'process.memory.usage')
 GROUP BY node, device, name
 """
-# What GPUs reported lately; the labels that use them are known.
-_GPU_EVENTS = """
-SELECT node, body->>'device' AS device, kind, ts, message FROM events
-WHERE ts > $since AND starts_with(kind, 'gpu.') AND level <> 'info' ORDER BY ts DESC LIMIT 64
+# The newest trouble of a GPU of the run.
+_GPU_EVENT = """
+SELECT label, kind, ts, message FROM reads.gpu_events
+WHERE run_id = $run AND ts > $since AND level <> 'info' ORDER BY ts DESC, label LIMIT 1
 """
 _GOODPUT = "SELECT goodput FROM goodput WHERE run_id = $run"
 
@@ -168,8 +168,7 @@ class LiveRun:
             if row.is_running:
                 _add_samples(row, source, by_device)
         judge(rows)
-        since = now - timedelta(seconds=GPU_EVENTS_S)
-        gpu_events = client.sql(_GPU_EVENTS, {"since": since}, timeout_s=self.timeout_s).rows()
+        gpu_events = ask(_GPU_EVENT, since=now - timedelta(seconds=GPU_EVENTS_S))
         first = ranks[0]
         created, ended = first["created_at"], first["run_ended_at"]
         return Frame(
@@ -184,7 +183,7 @@ class LiveRun:
             goodput=self._goodput,
             label_names=label_names(self.run_id, first["name"], ranks),
             verdict=self._verdict,
-            gpu_event=_newest_gpu_event(gpu_events, ranks, now),
+            gpu_event=_with_age(gpu_events[0], now) if gpu_events else None,
         )
 
     def _has_other_steps(self, step: int, state: str, now: datetime) -> bool:
@@ -276,17 +275,9 @@ def _epoch_s(moment: datetime) -> float:
     return (moment - datetime(1970, 1, 1)).total_seconds()
 
 
-def _newest_gpu_event(
-    events: list[dict[str, Any]], ranks: list[dict[str, Any]], now: datetime
-) -> dict[str, Any] | None:
-    """Return the newest event of a GPU that a label of the run uses, with that label."""
-    users = {(rank["node"], device): rank["label"] for rank in reversed(ranks) for device in rank["gpus"] or ()}
-    for event in events:
-        label = users.get((event["node"], event["device"]))
-        if label is not None:
-            ago_s = max(0.0, (now - event["ts"]).total_seconds())
-            return {"label": label, "kind": event["kind"], "ago_s": ago_s, "message": event["message"]}
-    return None
+def _with_age(event: dict[str, Any], now: datetime) -> dict[str, Any]:
+    ago_s = max(0.0, (now - event["ts"]).total_seconds())
+    return {"label": event["label"], "kind": event["kind"], "ago_s": ago_s, "message": event["message"]}
 
 
 def _add_samples(row: RankRow, source: dict[str, Any], samples: dict[tuple[str, str, str], float]) -> None:
