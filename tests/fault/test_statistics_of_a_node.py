@@ -61,7 +61,7 @@ def test_statistics_of_a_node_miss_no_second_and_grow_nothing(
     devices = ["", *(f"{GPU0[:-1]}{number}" for number in range(GPUS)), *(f"pid:{pid}" for pid in ranks)]
     try:
         feed.start()
-        collect(feed, lambda found: {message.device for message in found if isinstance(message, Sample)} == {*devices})
+        collect(feed, lambda found: {message.device for message in found if isinstance(message, Sample)} >= {*devices})
         read_for(feed, 20.0)  # until each kind of reading was taken
         held = resources(feed)
         for _ in rounds(3):
@@ -100,6 +100,7 @@ def read_for(feed: SamplerProcess, seconds: float) -> tuple[list[Message], int]:
 
 
 def resources(feed: SamplerProcess) -> tuple[int, int]:
-    """Return the sampler's descriptors and its resident memory in KiB."""
+    """Return the sampler's descriptors, without those that a thread has open for a moment, and its memory in KiB."""
     pages = int(Path(f"/proc/{feed.pid}/statm").read_text().split()[1])
-    return len(os.listdir(f"/proc/{feed.pid}/fd")), pages * os.sysconf("SC_PAGE_SIZE") // 1024
+    descriptors = min(len(os.listdir(f"/proc/{feed.pid}/fd")) for _ in range(100))
+    return descriptors, pages * os.sysconf("SC_PAGE_SIZE") // 1024
