@@ -9,7 +9,7 @@ import click
 
 from chiplog_agent.gpu_cli import gpu
 from chiplog_agent.pipeline.destination import choose_destination
-from chiplog_schemas.addresses import AddressError, check_bind, parse_metrics_address
+from chiplog_schemas.addresses import AddressError, check_bind, parse_host_port
 from chiplog_schemas.limit_settings import LimitError, read_limits
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
@@ -108,7 +108,7 @@ def agent(
             sample_interval_s=sample_interval_s,
             keys=keys,
             curve=curve,
-            metrics=None if metrics_bind is None else parse_metrics_address(metrics_bind),
+            metrics=None if metrics_bind is None else parse_host_port("--metrics-bind", metrics_bind, "127.0.0.1:9464"),
             forgets_collector=not destination.is_configured,
         )
         daemon = AgentDaemon(settings, lock)

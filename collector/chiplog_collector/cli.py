@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from chiplog_collector.store.commands import check_url
-from chiplog_schemas.addresses import AddressError, check_bind, parse_metrics_address, port_after
+from chiplog_schemas.addresses import AddressError, check_bind, parse_host_port, port_after
 from chiplog_schemas.limit_settings import LimitError, read_limits
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
@@ -85,10 +85,10 @@ def collector(
             credit_bytes=limits.credit_bytes,
             files_bytes_max=limits.files_bytes_max,
             keys=keys,
-            page=None if page is None else _host_and_port(page),
+            page=None if page is None else parse_host_port("--ui", page, "8642"),
             store=check_url(read_store or store or "") if (read_store if embedded else store) else "",
             is_service=is_service,
-            metrics=None if metrics_bind is None else parse_metrics_address(metrics_bind),
+            metrics=None if metrics_bind is None else parse_host_port("--metrics-bind", metrics_bind, "127.0.0.1:9465"),
             node=os.environ.get("CHIPLOG_NODE", "").strip() or host_key_name(),
             take_over=take_over or "",
         )
@@ -113,13 +113,6 @@ def collector(
 def _check_index_path(place: Paths) -> None:
     if reason := foreign_path_reason(place.index):
         raise click.UsageError(f"{reason}; name another directory with --dir or CHIPLOG_DIR")
-
-
-def _host_and_port(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise click.UsageError(f"--ui {text} has no port from 0 to 65535; give PORT or HOST:PORT, such as 8642")
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 @click.command()

@@ -115,11 +115,11 @@ def query_address_of(collector: str) -> str:
         raise AddressError(message) from None
 
 
-def parse_metrics_address(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT` or `PORT`. Raises AddressError."""
+def parse_host_port(option: str, text: str, example: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT` or `PORT`, given to a command's option. Raises AddressError."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
-        raise AddressError(f"--metrics-bind {text} has no port from 0 to 65535; give HOST:PORT, such as 127.0.0.1:9464")
+        raise AddressError(f"{option} {text} has no port from 0 to 65535; give PORT or HOST:PORT, such as {example}")
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 

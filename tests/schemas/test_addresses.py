@@ -15,7 +15,7 @@ from chiplog_schemas.addresses import (
     is_ipc,
     is_loopback,
     is_store,
-    parse_metrics_address,
+    parse_host_port,
     parse_tcp,
     port_after,
     prepare_ipc,
@@ -145,8 +145,8 @@ def test_a_directory_that_is_read_as_a_store_exists(tmp_path: Path) -> None:
         check_store_exists(f"file://{tmp_path}/lake")
 
 
-def test_the_address_of_metrics_is_host_and_port_or_one_line() -> None:
-    assert parse_metrics_address("9464") == ("127.0.0.1", 9464)
-    assert parse_metrics_address("[::1]:9464") == ("::1", 9464)
+def test_the_address_of_an_option_is_host_and_port_or_one_line() -> None:
+    assert parse_host_port("--metrics-bind", "9464", "9465") == ("127.0.0.1", 9464)
+    assert parse_host_port("--metrics-bind", "[::1]:9464", "9465") == ("::1", 9464)
     with pytest.raises(AddressError, match="has no port"):
-        parse_metrics_address("localhost")
+        parse_host_port("--metrics-bind", "localhost", "9465")
