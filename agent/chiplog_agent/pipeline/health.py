@@ -9,8 +9,8 @@ from chiplog_schemas.model.exposed import Exposed, Health
 from chiplog_schemas.model.system_metrics import PIPELINE_DEVICE, PIPELINE_PERIOD_S
 from chiplog_schemas.process.backlog import Backlog
 from chiplog_schemas.process.procfs import read_proc_stat
+from chiplog_schemas.process.pulse import Pulse
 
-TURN_MAX_S = 5.0  # an agent's loop that does not turn for this long is not alive
 DELIVERED_MAX_S = 30.0  # an agent that waits for its collector for this long is not ready
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -41,8 +41,7 @@ class AgentHealth:
     def __init__(self, node: str, now: float) -> None:
         self._node = node
         self._backlog = Backlog(now)
-        self._turned_at = now
-        self._due_at = now + PIPELINE_PERIOD_S
+        self.pulse = Pulse("the agent's loop", PIPELINE_PERIOD_S, now)
         self._is_open = False
         self._samples: Exposed | None = None
         self._sampler_s = 0.0  # CPU time of the sampler's processes that have ended
@@ -54,14 +53,13 @@ class AgentHealth:
         spooled, acknowledged: the numbers after the last block in the spool, and after the last one that the collector
         has. is_open: whether the collector answers.
         """
-        self._turned_at = now
         self._is_open = is_open
         self._backlog.note(spooled, acknowledged, now, is_reached=is_open)
-        return now >= self._due_at
+        return self.pulse.turn(now)
 
     def read(self, counts: Counts, now: float) -> tuple[str, tuple[str, ...], tuple[float, ...]]:
         """Return a sample: device, names and values. The next is due one period later."""
-        self._due_at = max(self._due_at + PIPELINE_PERIOD_S, now)
+        self.pulse.note_read(now)
         cpu_s, memory = self._own_use(counts.sampler_pid)
         values = {
             "chiplog.agent.spool": counts.spool_bytes,
@@ -99,11 +97,6 @@ class AgentHealth:
                     cpu_s = of_s
         return cpu_s + self._sampler_s + self._sampler[1], memory
 
-    def not_alive(self) -> str:
-        """Return why the agent is not alive; "" if it is."""
-        silent_s = time.monotonic() - self._turned_at
-        return f"the agent's loop has not turned for {silent_s:.0f} s" if silent_s > TURN_MAX_S else ""
-
     def not_ready(self) -> str:
         """Return why no event reaches the collector's stable storage; "" if they do."""
         waited_s = time.monotonic() - self._backlog.done_at
@@ -119,7 +112,7 @@ class AgentHealth:
 
 def health_of(agent: AgentHealth, samples: Callable[[], Iterable[Exposed]]) -> Health:
     """Return what a monitoring system asks for. samples: of the node's devices, with the labels of their users."""
-    return Health(lambda: [*agent.exposed(), *samples()], agent.not_alive, agent.not_ready)
+    return Health(lambda: [*agent.exposed(), *samples()], agent.pulse.not_alive, agent.not_ready)
 
 
 def device_labels(node: str, device: str, owners: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

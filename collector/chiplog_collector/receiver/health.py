@@ -12,9 +12,9 @@ from chiplog_schemas.model.events import EventKind, ProducerIdentity, encode
 from chiplog_schemas.model.exposed import Exposed, Health
 from chiplog_schemas.model.system_metrics import PIPELINE_DEVICE, PIPELINE_PERIOD_S
 from chiplog_schemas.process.backlog import Backlog
+from chiplog_schemas.process.pulse import Pulse
 
 _DOUBLE = struct.Struct("<d")
-TURN_MAX_S = 5.0  # a receiver whose loop does not turn for this long is not alive
 SILENT_KEPT_S = 3600.0  # an agent that is silent for longer may have ended for good
 APPLY_LAG_MAX_S = 30.0  # a collector whose SQL is this far behind its log is not ready
 
@@ -41,8 +41,7 @@ class CollectorHealth:
         self._node = node
         self._follows_index = follows_index
         self._backlog = Backlog(now)
-        self._turned_at = now
-        self._due_at = now + PIPELINE_PERIOD_S
+        self._pulse = Pulse("the receiver's loop", PIPELINE_PERIOD_S, now)
         self._refusal = ""
         self._exposed: Exposed | None = None
         self._producer = os.urandom(16)
@@ -67,15 +66,14 @@ class CollectorHealth:
         synced, applied: the numbers after the last record that is in the log, and that SQL shows. refusal: why the log
         takes no events now; "" if it does.
         """
-        self._turned_at = now
         self._refusal = refusal
         if self._follows_index:
             self._backlog.note(synced, applied, now)
-        return now >= self._due_at
+        return self._pulse.turn(now)
 
     def read(self, counts: Counts, now: float) -> dict[str, float]:
         """Return the values by name. The next are due one period later."""
-        self._due_at = max(self._due_at + PIPELINE_PERIOD_S, now)
+        self._pulse.note_read(now)
         values = {
             "chiplog.collector.log": float(counts.log_bytes),
             "chiplog.collector.disk_free": float(counts.disk_free_bytes),
@@ -108,11 +106,10 @@ class CollectorHealth:
 
     def health(self) -> Health:
         """Return what a monitoring system asks for."""
-        return Health(lambda: [self._exposed] if self._exposed is not None else [], self._not_alive, self._not_ready)
+        return Health(self._collect, self._pulse.not_alive, self._not_ready)
 
-    def _not_alive(self) -> str:
-        silent_s = time.monotonic() - self._turned_at
-        return f"the receiver's loop has not turned for {silent_s:.0f} s" if silent_s > TURN_MAX_S else ""
+    def _collect(self) -> list[Exposed]:
+        return [self._exposed] if self._exposed is not None else []
 
     def _not_ready(self) -> str:
         lag_s = self._backlog.age_s(time.monotonic())
