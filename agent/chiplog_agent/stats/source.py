@@ -37,4 +37,4 @@ class Source(ABC):
 
     @abstractmethod
     def read(self) -> Iterable[Reading]:
-        """Return what is there now. Raises AbsentError, or one of READ_ERRORS: then this reading is left out."""
+        """Return the current values. Raises AbsentError, or one of READ_ERRORS: then this reading is left out."""

@@ -78,7 +78,7 @@ class _SourceThread:
             self._since = now
             try:
                 threading.Thread(target=self._run, name=self._source.title, daemon=True).start()
-            except RuntimeError:  # no thread is to be had: the next request tries again
+            except RuntimeError:  # no thread can be started now: the next request tries again
                 self._since = None
 
     def has_become_late(self, now: float) -> bool:

@@ -32,7 +32,9 @@ class MetricsServer:
         try:
             self._server: ThreadingHTTPServer = server((host, port), handler)
         except OSError as error:
-            _log.warning("metrics cannot be served at %s:%d: %s; all else goes on", host, port, error.strerror or error)
+            _log.warning(
+                "metrics cannot be served at %s:%d: %s; everything else continues", host, port, error.strerror or error
+            )
             return
         self.address = self._server.server_address[0], self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="chiplog-metrics", daemon=True).start()

@@ -33,7 +33,7 @@ class GpuChanges:
         if energy >= 0:
             before = self._exchange(_ENERGY, device, values[energy])
             if before is not None and values[energy] < before:  # safeguard: reset-noticed
-                text = f"{device}: its counters began anew: it was reset, or its driver loaded again"
+                text = f"{device}: its counters started from zero: the GPU was reset, or its driver was loaded again"
                 changes.append(Change("gpu.reset", "warning", text))
         if pending >= 0:
             before = self._exchange(_PENDING, device, values[pending])

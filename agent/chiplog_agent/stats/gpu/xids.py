@@ -1,8 +1,8 @@
 """What the codes of XIDs mean: the errors of a GPU that NVIDIA's driver reports.
 
 Source of codes and texts: NVIDIA's catalog of XID errors, https://docs.nvidia.com/deploy/xid-errors/. The severities
-are ours: `error` where the GPU or the job on it is lost, `warning` where somebody has to look, `info` where nothing is
-to do.
+are ours: `error` where the GPU or the job on it is lost, `warning` where someone has to look, `info` where no
+action is needed.
 """
 
 from typing import NamedTuple

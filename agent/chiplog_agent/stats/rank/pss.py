@@ -19,7 +19,7 @@ _PSS = b"\nPss:"
 
 
 class RankPss(Source):
-    """Reads the processes of a rank, then sums them up, then goes on with the rank whose sum is the oldest.
+    """Reads the processes of a rank, then sums them up, then continues with the rank whose sum is the oldest.
 
     The device is `pid:<PID>`. Processes that start in between are part of the next sum. The age of a sum is that of
     its oldest part. It is absent if a process is another user's.

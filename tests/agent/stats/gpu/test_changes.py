@@ -8,7 +8,7 @@ FAST = ("hw.gpu.utilization", "hw.energy")
 SLOW = ("hw.errors.pcie_replay", "hw.gpu.row_remap.pending")
 
 
-@proves("reset-noticed", "a GPU whose counters began anew is reported", condition=False)
+@proves("reset-noticed", "a GPU whose counters start from zero is reported", condition=False)
 def test_a_counter_that_falls_is_a_reset_once() -> None:
     changes = GpuChanges()
     assert [changes.take("GPU-1", FAST, (0.5, energy)) for energy in (100.0, 100.0, 250.0)] == [[], [], []]
