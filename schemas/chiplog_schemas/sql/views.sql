@@ -604,7 +604,9 @@ WITH ranked AS (
            list({'label': label, 'rank': rank, 'node': node, 'ts': ts, 'after_s': after_s, 'is_echo': is_echo, 'reason': reason}
                 ORDER BY after_s, rank, label, producer) AS others
     FROM apart GROUP BY run_id, round
-), gpu_events AS (  -- an agent notices a lost GPU a few seconds after the rank
+), gpu_events AS (
+    -- An agent notices the loss of a GPU a few seconds after the rank. XID 45 follows when the driver ends what a process does
+    -- on a GPU, and 43 beside it: after the failure they are no cause of it. An exit status is known after that.
     SELECT f.run_id, f.round, arg_min(
                {'kind': g.kind, 'xid': g.xid, 'level': g.level, 'device': g.device, 'ts': g.ts, 'message': g.message},
                (g.level <> 'error', g.ts, g.seq)
@@ -612,6 +614,8 @@ WITH ranked AS (
     FROM ranked f JOIN base.gpu_uses g ON g.run_id = f.run_id AND g.producer = f.producer
     WHERE f.place = 1 AND g.kind IN ('gpu.xid', 'gpu.lost', 'gpu.ecc_uncorrected')
       AND g.ts BETWEEN f.ts - INTERVAL 60 SECOND AND f.ts + INTERVAL 10 SECOND  -- safeguard: gpu-event-near-failure
+      -- safeguard: gpu-cleanup-is-no-cause
+      AND NOT coalesce(g.xid IN (43, 45) AND g.ts > f.ts OR g.xid = 45 AND f.is_by_status, false)
     GROUP BY f.run_id, f.round
 )
 SELECT f.run_id, f.round AS attempt, f.label, f.rank, f.node, f.ts, f.state, f.exit_code, f.exit_signal, f.reason,

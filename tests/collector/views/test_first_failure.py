@@ -363,3 +363,38 @@ def test_a_gpu_that_its_agent_finds_lost_after_the_failure_is_named_and_none_is_
         ("fine", None),
         ("r", "gpu.lost"),
     ]
+
+
+def of_gpu(agent: Rank, kind: str, at_us: int, code: int | None = None, level: str = "error") -> None:
+    body = {"device": "GPU-0", **({} if code is None else {"code": code})}
+    agent.say(EventKind.NOTICE, kind, level, f"GPU-0 {kind} {code}", body, ts=START_US + at_us)
+
+
+@proves("gpu-cleanup-is-no-cause", "what a driver cleans up after a process is not the cause of its end")
+@pytest.mark.parametrize(
+    ("is_killed", "events", "cause"),
+    [
+        (True, [("gpu.xid", 100_050_000, 45)], None),
+        (True, [("gpu.xid", 99_900_000, 45)], None),  # the exit status is known when the driver has cleaned up
+        (True, [("gpu.xid", 100_050_000, 43), ("gpu.xid", 100_060_000, 45)], None),
+        (True, [("gpu.xid", 99_000_000, 43), ("gpu.xid", 99_900_000, 45)], 43),
+        (True, [("gpu.xid", 99_900_000, 45), ("gpu.xid", 102_000_000, 79)], 79),
+        (True, [("gpu.xid", 99_900_000, 45), ("gpu.lost", 104_000_000, None)], "gpu.lost"),
+        (False, [("gpu.xid", 98_000_000, 45)], 45),  # it was not this process, which ran and raised
+        (False, [("gpu.xid", 100_300_000, 31), ("gpu.xid", 100_400_000, 43), ("gpu.xid", 101_000_000, 45)], 31),
+        (False, [("gpu.xid", 101_000_000, 45)], None),
+    ],
+)
+def test_what_a_driver_cleans_up_after_a_process_is_not_named_as_its_cause(
+    index: Index, is_killed: bool, events: list[tuple[str, int, int | None]], cause: int | str | None
+) -> None:
+    rank, agent = Rank(0, gpus=["GPU-0"]), agent_of(8, "node-a")
+    if is_killed:
+        vanishes(agent, rank, 100_000_000, exit_signal=9, reason="killed by SIGKILL")
+    else:
+        raises(rank, 100_000_000, "RuntimeError: CUDA error: an illegal memory access was encountered")
+    for kind, at_us, code in events:
+        of_gpu(agent, kind, at_us, code, "warning" if code == 45 else "error")
+    deliver(index, 0, 0, rank, agent)
+    found = index.sql("SELECT coalesce(gpu_event.xid::VARCHAR, gpu_event.kind) FROM first_failure")
+    assert found == [(None if cause is None else str(cause),)]
