@@ -609,7 +609,7 @@ WITH ranked AS (
     -- on a GPU, and 43 beside it: after the failure they are no cause of it. An exit status is known after that.
     SELECT f.run_id, f.round, arg_min(
                {'kind': g.kind, 'xid': g.xid, 'level': g.level, 'device': g.device, 'ts': g.ts, 'message': g.message},
-               (g.level <> 'error', g.ts, g.seq)
+               (g.level <> 'error', g.level = 'info', g.ts, g.seq)
            ) AS gpu_event
     FROM ranked f JOIN base.gpu_uses g ON g.run_id = f.run_id AND g.producer = f.producer
     WHERE f.place = 1 AND g.kind IN ('gpu.xid', 'gpu.lost', 'gpu.ecc_uncorrected')

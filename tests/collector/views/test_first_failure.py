@@ -353,6 +353,16 @@ def test_a_failure_names_the_error_that_its_gpu_reported_before(index: Index) ->
     assert index.sql("SELECT epoch_us(gpu_event.ts) FROM first_failure") == [(START_US + 95_000_000,)]
 
 
+def test_what_a_gpu_only_reports_for_information_comes_last(index: Index) -> None:
+    rank, agent = Rank(0, gpus=["GPU-0"]), agent_of(8, "node-a")
+    raises(rank, 100_000_000, "RuntimeError: CUDA error: an illegal memory access was encountered")
+    for level, at_s, code in (("info", 80, 63), ("warning", 99, 31), ("info", 99, 45)):
+        body = {"device": "GPU-0", "code": code}
+        agent.say(EventKind.NOTICE, "gpu.xid", level, "x", body, ts=START_US + at_s * 1_000_000)
+    deliver(index, 0, 0, rank, agent)
+    assert index.sql("SELECT gpu_event.xid FROM first_failure") == [(31,)]
+
+
 def test_a_gpu_that_its_agent_finds_lost_after_the_failure_is_named_and_none_is_null(index: Index) -> None:
     ranks, agent = [Rank(0, gpus=["GPU-0"]), Rank(1, run_id="fine", launch="b", gpus=["GPU-1"])], agent_of(8, "node-a")
     for rank in ranks:
