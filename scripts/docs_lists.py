@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import docs_imports
 
+from chiplog_agent.stats.gpu.xids import XIDS, Xid
 from chiplog_cli.root import COMMANDS, chiplog
 from chiplog_schemas import limit_settings
 from chiplog_schemas.model.system_metrics import GPU_METRICS, HOST_METRICS, PIPELINE_METRICS, RANK_METRICS, SystemMetric
@@ -74,6 +75,17 @@ def _metric_table(metrics: Iterable[SystemMetric]) -> str:
     for of in metrics:
         kind, every = "counter" if of.is_counter else "gauge", f"{of.period_s:g} s" if of.period_s else "sample"
         rows.append(f"| `{of.name}` | {of.unit} | {kind} | {every} | {of.title} | {of.source} | {of.verified} |")
+    return "\n".join(rows)
+
+
+def xid_table() -> str:
+    """Return a table of the XIDs that chiplog knows. Codes with the same meaning share a row."""
+    codes: dict[Xid, list[int]] = {}
+    for code, xid in XIDS.items():
+        codes.setdefault(xid, []).append(code)
+    rows = ["| code | what happened | level | what to do |", "|---|---|---|---|"]
+    for xid, known in codes.items():
+        rows.append(f"| {', '.join(map(str, known))} | {xid.text} | `{xid.severity}` | {xid.advice} |")
     return "\n".join(rows)
 
 
