@@ -11,6 +11,7 @@ import zmq
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.health import device_labels
 from chiplog_agent.stats.claims import Claims
+from chiplog_agent.stats.frames import Gpu
 from chiplog_agent.stats.gpu.changes import GpuChanges
 from chiplog_agent.stats.gpu.xids import xid_of
 from chiplog_agent.stats.release_mark import ReleaseMark
@@ -81,7 +82,8 @@ class SampleIntake:
         self._late_s = 0.0
         self.n_dropped = 0  # samples, declared so far
         self.n_fatal_xids = 0
-        self.lost_gpus: set[str] = set()  # UUIDs, until they are back
+        self.lost_gpus: set[str] = set()  # UUIDs, until they are back; MIG instances also until they are removed
+        self._parents: dict[str, str] = {}  # MIG instance → its GPU
 
     @property
     def samples_node(self) -> bool:
@@ -192,6 +194,7 @@ class SampleIntake:
                 self._batcher.notice(kind, "warning", message, {"device": device}, now, now_us())
             case Gpus(gpus):
                 self._claims.set_gpus(gpus)
+                self._forget_instances(gpus)
             case NodeFacts(facts):
                 self._facts = facts
             case Holders(pid, uuids):
@@ -227,6 +230,17 @@ class SampleIntake:
             self.lost_gpus.discard(device)
         elif kind == "gpu.xid" and xid_of(code).is_fatal:
             self.n_fatal_xids += 1
+
+    def _forget_instances(self, gpus: tuple[Gpu, ...]) -> None:
+        """Forget MIG instances that an administrator removed: the GPU answers without them."""
+        parents = {instance.uuid: gpu.uuid for gpu in gpus for instance in gpu.instances}
+        present = {gpu.uuid for gpu in gpus}
+        gone = {uuid for uuid, gpu in self._parents.items() if gpu in present and uuid not in parents}
+        self.lost_gpus -= gone  # safeguard: removed-instance-leaves-metrics
+        for uuid in gone:
+            self._newest.pop(uuid, None)
+            del self._parents[uuid]
+        self._parents |= parents
 
     def _note(self, sample: Sample) -> None:
         """Keep the newest values of each device, and how late the host's are."""

@@ -121,6 +121,7 @@ class Sampler:
                 case ["gone", uuid]:
                     for known in (self._answered, self._holders):
                         known.pop(uuid, None)
+                    self._stale.discard(uuid)
                     self._gpu_use.drop(uuid)
                     continue
                 case ["restart", reason]:

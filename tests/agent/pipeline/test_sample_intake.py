@@ -8,9 +8,10 @@ import pytest
 
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.sample_intake import SampleIntake
+from chiplog_agent.stats.frames import Gpu, MigDevice
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
-from chiplog_agent.stats.sampler_process import DeviceEvent, DeviceStale, NodeFacts, Sample
+from chiplog_agent.stats.sampler_process import DeviceEvent, DeviceStale, Gpus, NodeFacts, Sample
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode
 from tests.support.blocks import block_to_rows
@@ -89,6 +90,20 @@ def test_what_a_new_sampler_finds_is_compared_with_what_the_former_one_saw(intak
     intake.samples._take_sample(Sample(3, "GPU-1", names, (6.0, 1.0)), 0.0)
     assert intake.notices() == ["gpu.lost", "gpu.back", "gpu.reset", "gpu.row_remap_pending"]
     assert not intake.samples.lost_gpus
+
+
+@proves("removed-instance-leaves-metrics", "a MIG instance that was lost and then removed is not counted as lost")
+def test_a_lost_mig_instance_that_was_removed_is_not_lost_any_more(intake: Intake) -> None:
+    """An instance of a GPU that is lost as well may come back with it."""
+    devices = {name: MigDevice(f"MIG-{name}", number, 0) for number, name in enumerate("abc")}
+    first, second = Gpu("GPU-1", 1.0, (devices["a"], devices["b"])), Gpu("GPU-2", 1.0, (devices["c"],))
+    intake.samples._take_sample(Gpus((first, second)), 0.0)
+    for uuid in ("MIG-a", "MIG-b", "MIG-c", "GPU-2"):
+        intake.samples._take_sample(DeviceEvent("gpu.lost", "error", f"{uuid} is lost", uuid), 0.0)
+    intake.samples._take_sample(Gpus((first._replace(instances=(devices["b"],)),)), 0.0)
+    assert intake.samples.lost_gpus == {"MIG-b", "MIG-c", "GPU-2"}
+    intake.samples._take_sample(Gpus((first._replace(instances=()), second._replace(instances=()))), 0.0)
+    assert intake.samples.lost_gpus == {"GPU-2"}, "until it answers"
 
 
 def test_facts_of_the_node_are_told_once_and_again_when_they_change(intake: Intake) -> None:
