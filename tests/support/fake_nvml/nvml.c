@@ -22,6 +22,7 @@
  *                              error. The library delivers each once; those of a GPU that is not registered are lost
  *   no_events, no_event_permission   events are not supported, or fail with 4
  *   hang_events                the wait for an event hangs
+ *   no_event_wait              the wait for an event fails with 4
  *   twins                      all GPUs have the UUID of GPU 0
  *   old                        no nvmlDeviceGetMemoryInfo_v2, as before driver 510
  *   slow0                      nvmlDeviceGetFieldValues takes 0.2 s on GPU 0
@@ -238,6 +239,7 @@ int nvmlEventSetWait_v2(event_set *set, event_data *data, unsigned timeout_ms) {
     for (unsigned waited_ms = 0;; waited_ms += 50) {
         int code = enter_any();
         if (code) return code;
+        if (told("no_event_wait")) return NO_PERMISSION;
         if (next_event(set, data)) return SUCCESS;
         for (int gpu = 0; gpu < GPUS_MAX; gpu++)
             if (set->registered[gpu] && (dead[gpu] || told_of("lost", &devices[gpu]))) return LOST;

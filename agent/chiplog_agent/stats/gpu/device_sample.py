@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from chiplog_agent.stats.gpu.nvml import GpuLostError, Handle, Nvml
+from chiplog_agent.stats.gpu.nvml import GpuLostError, Handle, Nvml, dead_codes
 
 Group = tuple[tuple[str, ...], tuple[float, ...]]
 
@@ -31,9 +31,7 @@ class NvmlDevice:
                 nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
             )
         )
-        self._dead = frozenset(
-            (nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_DRIVER_NOT_LOADED)
-        )
+        self._dead = dead_codes(nvml)
 
     @property
     def is_instance(self) -> bool:

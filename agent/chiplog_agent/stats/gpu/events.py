@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chiplog_agent.stats.frames import Gpu
-from chiplog_agent.stats.gpu.nvml import Handle, Nvml
+from chiplog_agent.stats.gpu.nvml import Handle, Nvml, dead_codes
 from chiplog_agent.stats.gpu.xids import xid_of
 
 WAIT_MS = 1000  # of one call; the thread ends within this time
@@ -22,7 +22,7 @@ class GpuEvents:
     """The events of GPUs from one initialisation of NVML until the next.
 
     handles: of the GPUs, by UUID. gpus: returns them with the MIG instances that are known. post: takes frames for the
-    agent, and report lines with the reasons why events are absent, both from any thread.
+    agent, and report lines with the reasons why events are absent, both from any thread. The same line may come often.
     """
 
     def __init__(
@@ -116,8 +116,10 @@ class GpuEvents:
         while not self._stop.is_set():
             try:
                 self.take(WAIT_MS)  # safeguard: every-event-posted
-            except self._nvml.NVMLError:
-                self._stop.wait(_PAUSE_S)  # a GPU or the driver is lost, which samples report
+            except self._nvml.NVMLError as error:
+                if error.value not in dead_codes(self._nvml):  # samples report what is lost
+                    self._report(f"events of GPUs are absent, as long as the wait for them fails: {error}")
+                self._stop.wait(_PAUSE_S)
 
     def _frame(self, data: Any) -> list[Any]:
         """Return the frame of an event."""

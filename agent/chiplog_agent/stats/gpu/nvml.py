@@ -42,6 +42,11 @@ class GpuLostError(RuntimeError):
         self.is_unloaded = is_unloaded
 
 
+def dead_codes(nvml: Nvml) -> frozenset[int]:
+    """Return the errors of a GPU or driver that is gone: what NVML had opened is dead until it is initialised again."""
+    return frozenset((nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_DRIVER_NOT_LOADED))
+
+
 def number_of(nvml: Nvml, result: Any) -> float:
     """Return the member of the value union that its type names (nvmlValueType_t)."""
     value, kind = result.value, result.valueType

@@ -61,6 +61,17 @@ def test_without_events_one_line_says_why_and_all_else_works(node: GpuSampler, w
     assert len(found) == n_lines, "again only if it names another GPU"
 
 
+def test_a_wait_for_events_that_fails_is_one_line_and_events_continue_when_it_works(node: GpuSampler) -> None:
+    """Registering works there. Two pauses of the thread pass."""
+    node.tell("no_event_wait")
+    node.feed.start()
+    messages = node.run(lambda messages: len(of(messages, "")) >= 30)
+    node.tell("xids=0:13")
+    messages += node.run(lambda messages: bool(codes(messages)))
+    assert len([line for line in lines(messages) if "events of GPUs are absent" in line]) == 1
+    assert codes(messages) == [(GPU0, 13)]
+
+
 @proves("last-events-taken", "what happened until NVML is shut down is posted", condition=False)
 def test_what_has_happened_when_the_thread_ends_is_posted(node: GpuSampler) -> None:
     shown = node.ask(
