@@ -89,13 +89,17 @@ class FieldReader:
                 return []
             return self._drop(due, sample)  # a driver without the call, or a device without fields
         missing: list[Field] = []
-        found: set[str] = set()
+        found: dict[str, int] = {}  # name → the result of the first row that may be supported
         for field, result in zip(due, results, strict=True):
             code = result.nvmlReturn
-            if field.name in found or (code != nvml.NVML_SUCCESS and device.is_final(code)):
+            if field.name in found:
+                if found[field.name] == nvml.NVML_SUCCESS:  # safeguard: passing-error-keeps-fields
+                    missing.append(field)  # else the first row may still turn out not to be supported
+                continue
+            if device.is_final(code):
                 missing.append(field)
                 continue
-            found.add(field.name)
+            found[field.name] = code
             if code != nvml.NVML_SUCCESS:
                 sample.failures.append(f"{field.name}: {device.error(code)}")
                 continue

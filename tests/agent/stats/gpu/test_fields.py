@@ -136,6 +136,25 @@ show(values(first), first.failures, values(second), second.failures)
     assert [text.partition(":")[0] for text in failures] == ["hw.energy"] and later == []
 
 
+@proves(
+    "passing-error-keeps-fields", "a field that fails once does not end the one that takes its place", condition=True
+)
+def test_a_field_that_fails_once_does_not_end_the_one_that_takes_its_place(node: GpuSampler) -> None:
+    program = """
+reader = FieldReader(device())
+shown = []
+for words in ("f0.138=fails f0.139=fails", "f0.138=no f0.139=no", ""):
+    tell(f"{words} f0.202=123 f0.204=456")
+    sample, _ = read(reader, slow=False)
+    shown.append([values(sample).get(f"hw.gpu.io.nvlink.{way}") for way in ("receive", "transmit")])
+    shown.append([text.partition(":")[0] for text in sample.failures])
+show(shown)
+"""
+    [shown] = node.ask(BEGIN + program)
+    names = ["hw.gpu.io.nvlink.receive", "hw.gpu.io.nvlink.transmit"]
+    assert shown == [[None, None], names, [456.0, 123.0], [], [456.0, 123.0], []]
+
+
 @proves("pcie-counter-unwrapped", "a counter that wraps at 32 bits only grows", condition=False)
 def test_a_counter_that_wraps_at_32_bits_only_grows(node: GpuSampler) -> None:
     program = """
