@@ -254,6 +254,7 @@ MESSAGES: dict[str, list[Any]] = {
 LATER_MESSAGES: dict[str, list[Any]] = {
     "ack-refused": messages.ack(SESSION, 4, 16_777_216, 42),
     "ack-queried": messages.ack(SESSION, 4, 16_777_216, 0, queried=True),
+    "ping-health": messages.ping(SESSION, 6, {"chiplog.sdk.events": 6.0}),
 }
 
 FILES: dict[str, list[Any]] = {

@@ -93,6 +93,14 @@ class NumbersLost:
     reason: str
 
 
+@dataclass(slots=True)
+class HealthReported:
+    """Receiver: a sender reports what it measures of itself. Names and values are its own: check them."""
+
+    sender: bytes
+    health: dict[Any, Any]
+
+
 class LeaveCause(StrEnum):
     """Why a sender's session ended."""
 
@@ -112,4 +120,4 @@ class SessionClosed:
 
 
 SenderAction = Connect | Disconnect | Send | Resume | Acknowledged
-ReceiverAction = Reply | SessionOpened | DataReceived | NumbersLost | SessionClosed
+ReceiverAction = Reply | SessionOpened | DataReceived | NumbersLost | HealthReported | SessionClosed

@@ -5,7 +5,7 @@
     DATA     [3, session, first, last]  + slice            all records of my log in first..last, verbatim
     ACK      [4, session, next, credit, refused, queried]  everything before `next` is on stable storage here
     LOST     [5, session, first, last, reason]             in place of DATA: these numbers of my log can never arrive
-    PING     [6, session, next]                            all before `next` was sent in this session; answered by ACK
+    PING     [6, session, next, health]                    all before `next` was sent in this session; answered by ACK
     BYE      [7, session]                                  nothing more in this session
     RESET    [8, session, reason]                          I do not know this session: start a new one
 
@@ -64,6 +64,7 @@ class Message:
     reason: str = ""
     refused: int = 0
     queried: bool = False
+    health: dict[str, Any] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     payload: bytes | memoryview = b""
 
@@ -101,9 +102,12 @@ def lost(session: bytes, first: int, last: int, reason: str) -> list[bytes]:
     return [pack([int(MessageKind.LOST), session, first, last, reason[:REASON_CHARS_MAX]])]
 
 
-def ping(session: bytes, next_number: int) -> list[bytes]:
-    """Keep a session alive. Everything before `next_number` was sent in it, or arrived earlier."""
-    return [pack([int(MessageKind.PING), session, next_number])]
+def ping(session: bytes, next_number: int, health: Mapping[str, float] | None = None) -> list[bytes]:
+    """Keep a session alive. Everything before `next_number` was sent in it, or arrived earlier.
+
+    health: what the sender measures of itself.
+    """
+    return [pack([int(MessageKind.PING), session, next_number, *([dict(health)] if health else [])])]
 
 
 def bye(session: bytes) -> list[bytes]:
@@ -163,6 +167,16 @@ def check_field(name: str, value: Any) -> Any:
     return value[:REASON_CHARS_MAX]
 
 
+def _take_optional(message: Message, values: list[Any]) -> None:
+    """Store the last fields, which older peers do not send."""
+    if message.kind == MessageKind.ACK:
+        refused, queried = (*values[:2], 0, False)[:2]  # or only the first
+        message.refused = max(0, refused) if type(refused) is int else 0
+        message.queried = queried is True
+    elif message.kind == MessageKind.PING and values and isinstance(values[0], dict):
+        message.health = values[0]  # its reader checks each name and value
+
+
 def parse(frames: list[bytes]) -> Message:
     """Decode a message and check every type and bound. Unknown fields at the end are ignored. Raises WireError."""
     kind, session, names, values = parse_head(frames, _SHAPES)
@@ -181,10 +195,7 @@ def parse(frames: list[bytes]) -> Message:
             message.sender = value
         else:
             setattr(message, name, check_field(name, value))
-    if kind == MessageKind.ACK:
-        refused, queried = (*values[2:4], 0, False)[:2]  # older peers send neither, or only the first
-        message.refused = max(0, refused) if type(refused) is int else 0
-        message.queried = queried is True
+    _take_optional(message, values[len(names) :])
     if message.last >= NUMBER_LIMIT:
         raise WireError(f"{MessageKind(kind).name}.last is {message.last}: no record has that number")
     if kind in (MessageKind.DATA, MessageKind.LOST) and message.first > message.last:

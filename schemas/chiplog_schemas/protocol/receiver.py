@@ -10,6 +10,7 @@ from chiplog_schemas.limits import CREDIT_BYTES, HEARTBEAT_INTERVAL_S, PEER_SILE
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import (
     DataReceived,
+    HealthReported,
     LeaveCause,
     NumbersLost,
     ReceiverAction,
@@ -108,6 +109,8 @@ class ReceiverProtocol:
         if message.kind == MessageKind.PING:
             if message.next > expected:  # safeguard: ping-shows-loss
                 return self._reset_for_gap(sender, expected, message.next)
+            if message.health:
+                return [self._ack(sender), HealthReported(sender, message.health)]
             # safeguard: waiting-sender-noticed
             self.is_ack_requested = self.is_ack_requested or expected > self._synced.get(sender, 0)
             return [self._ack(sender)]

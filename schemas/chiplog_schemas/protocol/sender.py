@@ -8,7 +8,7 @@ The rules that both ends share are in actions.py.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -151,6 +151,13 @@ class SenderProtocol:
         self.state = SenderState.CLOSED
         self._retry_at = float("inf")
         return [Send(messages.bye(self._session))]
+
+    def report(self, health: Mapping[str, float], now: float) -> list[SenderAction]:
+        """Return a heartbeat with what this end measures of itself; nothing while no session is open."""
+        if self.state is not SenderState.OPEN:
+            return []
+        self._said_at = now
+        return [Send(messages.ping(self._session, self._next, health))]
 
     def _close(self, now: float, reason: str) -> list[SenderAction]:
         self.state = SenderState.CLOSED

@@ -10,7 +10,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -178,6 +178,11 @@ class DeliveryClient:
         """Request an acknowledgement at once of everything that was sent."""
         with contextlib.suppress(OSError, zmq.ZMQError):  # `poll` will find out
             self._apply(self.protocol.request_ack())
+
+    def report(self, health: Mapping[str, float], now: float) -> None:
+        """Send what this end measures of itself; a report that cannot be sent is lost, and the next one has more."""
+        with contextlib.suppress(OSError, zmq.ZMQError):  # `poll` will find out
+            self._apply(self.protocol.report(health, now))
 
     def _step(self, now: float) -> None:
         self._check_monitor(now)

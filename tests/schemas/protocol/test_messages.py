@@ -40,6 +40,10 @@ def test_every_message_parses_into_what_it_was_made_of(a: int, b: int, reason: s
             Message(MessageKind.LOST, SESSION, first=first, last=last, reason=short),
         ),
         (messages.ping(SESSION, a), Message(MessageKind.PING, SESSION, next=a)),
+        (
+            messages.ping(SESSION, a, {"chiplog.sdk.events": 2.0}),
+            Message(MessageKind.PING, SESSION, next=a, health={"chiplog.sdk.events": 2.0}),
+        ),
         (messages.bye(SESSION), Message(MessageKind.BYE, SESSION)),
         (messages.reset(SESSION, reason), Message(MessageKind.RESET, SESSION, reason=short)),
     ]

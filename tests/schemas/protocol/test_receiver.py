@@ -5,7 +5,7 @@ import pytest
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol import receiver as receiver_module
-from chiplog_schemas.protocol.actions import DataReceived, LeaveCause, NumbersLost, Reply, SessionClosed
+from chiplog_schemas.protocol.actions import DataReceived, HealthReported, LeaveCause, NumbersLost, Reply, SessionClosed
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.protocol.sender import SenderState
 from tests.support.delivery import CREDIT, NAMES, kinds, open_pair
@@ -64,6 +64,17 @@ def test_a_ping_right_after_data_requests_an_acknowledgement_and_a_heartbeat_doe
     receiver.acknowledge(NAMES[0], 5)
     receiver.receive(b"r", messages.ping(session, 5), 0.0)
     assert not receiver.is_ack_requested
+
+
+def test_a_ping_with_health_is_passed_on_and_hurries_no_one() -> None:
+    receiver = ReceiverProtocol(credit=CREDIT)
+    _, session = open_pair(receiver)
+    receiver.receive(b"r", messages.data(session, 0, 4, b"x"), 0.0)  # type: ignore[arg-type]
+    acked, reported = receiver.receive(b"r", messages.ping(session, 5, {"a": 1.0}), 0.0)
+    assert acked == Reply(b"r", messages.ack(session, 0, CREDIT))
+    assert reported == HealthReported(NAMES[0], {"a": 1.0})
+    assert not receiver.is_ack_requested
+    assert kinds(receiver.receive(b"r", messages.ping(session, 9, {"a": 1.0}), 0.0)) == [messages.MessageKind.RESET]
 
 
 def test_each_acknowledgement_reports_whether_clients_ask() -> None:

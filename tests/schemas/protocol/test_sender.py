@@ -6,7 +6,7 @@ import pytest
 
 from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, HEARTBEAT_INTERVAL_S, PEER_SILENT_S
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.actions import Disconnect, LeaveCause, SessionClosed
+from chiplog_schemas.protocol.actions import Disconnect, LeaveCause, Send, SessionClosed
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.protocol.sender import SenderProtocol, SenderState
 from tests.support.delivery import CREDIT, NAMES, Nonces, kinds, open_pair
@@ -78,6 +78,15 @@ def test_an_acknowledgement_is_requested_once_for_what_was_sent() -> None:
     assert machine.request_ack() == []
     machine.abort(1.0, "x")
     assert machine.request_ack() == []
+
+
+def test_a_report_is_a_heartbeat_of_an_open_session() -> None:
+    machine, session = open_pair(ReceiverProtocol(credit=CREDIT))
+    machine.data(0, 4, b"x", 0.0)
+    assert machine.report({"a": 1.0}, 1.0) == [Send(messages.ping(session, 5, {"a": 1.0}))]
+    assert machine.tick(HEARTBEAT_INTERVAL_S, 0) == [], "it counts as one"
+    machine.abort(1.0, "x")
+    assert machine.report({"a": 1.0}, 1.0) == []
 
 
 def test_an_idle_sender_pings_and_a_silent_peer_closes_the_session() -> None:
