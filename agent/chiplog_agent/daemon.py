@@ -44,6 +44,7 @@ from chiplog_schemas.process.pool_owners import remove_old
 from chiplog_schemas.process.procfs import boot_id
 from chiplog_schemas.protocol.actions import (
     DataReceived,
+    HealthReported,
     NumbersLost,
     ReceiverAction,
     Reply,
@@ -275,6 +276,8 @@ class AgentDaemon:
                     self._samples.watch(self._receiver.senders)
                 case NumbersLost(sender, first, last, reason):
                     self._batcher.declare_lost(sender, first, last, reason, now_us())
+                case HealthReported(sender, health):
+                    self._samples.take_report(sender, health, now)
                 case SessionClosed(sender, _):
                     peer = self._batcher.peers.get(sender)
                     if peer is not None and peer.finished:
@@ -342,6 +345,7 @@ class AgentDaemon:
         self._batcher.forget(producer)
         self._receiver.forget(producer)
         self._exit_causes.forget(producer)  # safeguard: finished-producer-frees-descriptor
+        self._samples.forget(producer)
         self._synced.pop(producer, None)
 
     def _warn_throttled(self, what: str, error: Exception) -> None:
@@ -425,6 +429,7 @@ class AgentDaemon:
             gpus_lost=len(self._samples.lost_gpus),
             fatal_xids=self._samples.n_fatal_xids,
             sampler_pid=self._samples.sampler_pid,
+            sdk=self._samples.sdk_totals(),
         )
         sample = self._health.read(counts, now)
         if self._samples.samples_node and self._has_room:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chiplog_schemas.model.exposed import Exposed, Health
 from chiplog_schemas.model.system_metrics import PIPELINE_DEVICE, PIPELINE_PERIOD_S
@@ -33,6 +33,7 @@ class Counts:
     gpus_lost: int = 0
     fatal_xids: int = 0
     sampler_pid: int | None = None
+    sdk: Mapping[str, float] = field(default_factory=dict)  # of all ranks together
 
 
 class AgentHealth:
@@ -79,6 +80,7 @@ class AgentHealth:
             "chiplog.agent.memory": memory,
         }
         self._samples = Exposed({"node": self._node}, tuple(values), tuple(map(float, values.values())))
+        values |= counts.sdk  # in /metrics each rank has its own
         return PIPELINE_DEVICE, tuple(values), tuple(map(float, values.values()))
 
     def _own_use(self, sampler: int | None) -> tuple[float, float]:

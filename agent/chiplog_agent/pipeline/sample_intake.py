@@ -3,13 +3,14 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import zmq
 
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.health import device_labels
+from chiplog_agent.pipeline.sdk_reports import SdkReports
 from chiplog_agent.stats.claims import Claims
 from chiplog_agent.stats.frames import Gpu
 from chiplog_agent.stats.gpu.changes import GpuChanges
@@ -80,6 +81,7 @@ class SampleIntake:
         self._told_facts: dict[str, Any] = {}
         self._sampled_us = 0  # when the host was last sampled
         self._late_s = 0.0
+        self._sdk = SdkReports()
         self.n_dropped = 0  # samples, declared so far
         self.n_fatal_xids = 0
         self.lost_gpus: set[str] = set()  # UUIDs, until they are back; MIG instances also until they are removed
@@ -99,6 +101,21 @@ class SampleIntake:
         """Return by how much the host's latest sample missed its period since the last call, in s."""
         late_s, self._late_s = self._late_s, 0.0
         return late_s
+
+    def take_report(self, producer: bytes, health: Mapping[Any, Any], now: float) -> None:
+        """Pass on what a rank reports of its SDK, as a sample of its process, if that is sampled."""
+        pid = self._pids.get(producer)
+        values = {} if pid is None else self._sdk.take(producer, health)
+        if values:
+            self._take_sample(Sample(now_us(), f"{RANK_DEVICE}{pid}", tuple(values), tuple(values.values())), now)
+
+    def sdk_totals(self) -> dict[str, float]:
+        """Return what the ranks of this agent reported of their SDK, all together."""
+        return self._sdk.totals(self._pids)
+
+    def forget(self, producer: bytes) -> None:
+        """Drop the state of a rank that is gone and delivered."""
+        self._sdk.forget(producer)
 
     def exposed(self) -> list[Exposed]:
         """Return the newest values of each device of this node, with its users. Any thread may call it."""

@@ -20,7 +20,7 @@ _QUANTITIES = {
     "s": "seconds",
 }
 _SUFFIXES = _QUANTITIES | {"1": "ratio", "{cpu}": "cpus"}  # of names in /metrics
-PIPELINE_DEVICE = "chiplog"  # of samples about the agent or the collector itself
+PIPELINE_DEVICE = "chiplog"  # of samples about chiplog itself
 PIPELINE_PERIOD_S = 10.0
 
 
@@ -256,6 +256,27 @@ _RANK_ON_GPU = (
     ),
 )
 
+# Of the SDK in a rank, each 10 s; device `pid:<PID>`, and on device `chiplog` those of all ranks of the agent together.
+_SDK = (
+    _pipeline_count("chiplog.sdk.events", "{event}", "SDK: events", "numbered by the journal, lost ones included"),
+    _pipeline_count(
+        "chiplog.sdk.lost.journal_full", "{event}", "SDK: events lost, journal full", "declared lost", "reason"
+    ),
+    _pipeline_count(
+        "chiplog.sdk.lost.device_values",
+        "{event}",
+        "SDK: events lost, values on a device",
+        "not copied in time or unreadable; of a full journal both reasons count",
+        "reason",
+    ),
+    _pipeline_count("chiplog.sdk.rejected", "{value}", "SDK: rejected values", "as the rows `bad_values` of events"),
+    _pipeline_count("chiplog.sdk.errors", "{error}", "SDK: internal errors", "likewise: internal_error"),
+    _pipeline("chiplog.sdk.journal", "By", "SDK: journal", "its segments on disk or in memory, the next one included"),
+    _pipeline("chiplog.sdk.journal_oldest", "s", "SDK: oldest event not at the agent", "its age; of several the worst"),
+    _pipeline("chiplog.sdk.in_memory", "{event}", "SDK: events in memory only", "the rank's disk refuses them"),
+    _pipeline_count("chiplog.sdk.cpu_time", "s", "SDK: CPU time of its thread", "the clock of the thread"),
+)
+
 # Of the agent and the collector themselves, each 10 s while they have something to do; device `chiplog`.
 _PIPELINE = (
     _pipeline("chiplog.agent.spool", "By", "Agent: spool on disk", "the agent's segments, acknowledged ones included"),
@@ -292,5 +313,6 @@ def _by_name(metrics: Iterable[SystemMetric], verified: str = "kernel") -> dict[
 GPU_METRICS = _by_name(_GPU, "stand-in")
 HOST_METRICS = _by_name(_HOST) | _by_name(_RDMA, "stand-in")
 RANK_METRICS = _by_name(_RANK) | _by_name(_RANK_ON_GPU, "stand-in")
-PIPELINE_METRICS = _by_name(_PIPELINE)
+SDK_METRICS = _by_name(_SDK)
+PIPELINE_METRICS = SDK_METRICS | _by_name(_PIPELINE)
 SYSTEM_METRICS = GPU_METRICS | HOST_METRICS | RANK_METRICS | PIPELINE_METRICS  # in the order of the page

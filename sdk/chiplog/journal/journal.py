@@ -182,6 +182,11 @@ class Journal(Appender):
         return self._tail[2].dropped
 
     @property
+    def size_bytes(self) -> int:
+        """How many bytes its segments have, on disk or in memory."""
+        return self._tail[2].n_bytes
+
+    @property
     def is_under_pressure(self) -> bool:
         """Return True if the journal is nearly full: console lines are dropped now."""
         return self._tail[2].is_crowded

@@ -7,12 +7,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import zmq
 
+from chiplog.journal.health import JournalHealth
 from chiplog.journal.journal import Journal
 from chiplog.journal.reachability import Reason, probe
 from chiplog.safety.process_number import may_start_threads
@@ -65,11 +66,12 @@ class SenderThread:
         warn: Callable[[str], object],
         probes: bool = True,
         must_hurry: Callable[[], bool] = lambda: False,
+        counts: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         """Prepare the thread.
 
         probes: whether to report a named agent that cannot be reached, and where the journals are. must_hurry:
-        whether the ticks are needed at short intervals.
+        whether the ticks are needed at short intervals. counts: what the run counts, for its health; None: no reports.
         """
         self._journal = journal
         self._places = places
@@ -82,6 +84,7 @@ class SenderThread:
         self._on_tick = on_tick
         self._warn = warn
         self._must_hurry = must_hurry
+        self._health = None if counts is None else JournalHealth(journal, counts, time.monotonic())
         self._deadline = float("inf")
         self._done = threading.Event()
         self.delivered = False  # everything was acknowledged when the thread ended
@@ -221,6 +224,7 @@ class SenderThread:
                 now = time.monotonic()
                 self._maintain()
                 link.poll(now)
+                self._report_health(link, now)
                 if link.handshake_error and not has_warned:
                     has_warned = True
                     self._report(link.handshake_error, "the journal keeps everything")
@@ -246,6 +250,10 @@ class SenderThread:
             link.close()
             if context is not None and link.socket is None:
                 context.term()
+
+    def _report_health(self, link: DeliveryClient, now: float) -> None:
+        if self._health is not None and (values := self._health.turn(now, is_open=link.is_open)):
+            link.report(values, now)
 
     def _is_served(self, link: DeliveryClient) -> bool:
         """Return True if an agent will answer. Another could not take its lock, or would take it after its end."""

@@ -15,6 +15,7 @@ from chiplog_schemas.once import OnceLogger
 NOT_RECORDED = "not_recorded"  # the kind of a foreign name whose data is lost
 _WARNINGS_PER_KIND = 10  # logged and emitted, so that each kind is visible; all are counted
 _WARNINGS_MAX = {NOT_RECORDED: 1_000}  # each is another loss; there are fewer names
+_INTERNAL_ERROR = "internal_error"
 _NOT_FINITE = "not_finite"  # the only kind of bad value that is recorded
 _LINE_CHARS = 300  # of an exception in a message: the reason is at its beginning
 _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
@@ -76,6 +77,13 @@ class Diagnostics:
         if counts != before:
             self._emit(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", counts)
 
+    def totals(self) -> dict[str, int]:
+        """Return how many values were rejected, and how many internal errors there were."""
+        counts = dict(self.counts)
+        errors = counts.pop(_INTERNAL_ERROR, 0)
+        counts.pop(_NOT_FINITE, 0)
+        return {"rejected": sum(counts.values()), "errors": errors}
+
     def report_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
         """Count NaN and infinities, which are recorded, and report the first one of each key."""
         for key, value in data.items():
@@ -102,8 +110,8 @@ class Diagnostics:
     def report_internal_error(self, where: str, error: Exception) -> None:
         """Report an internal error of chiplog. An exception of a signal handler is raised again."""
         raise_interrupt(error)
-        self.counts["internal_error"] += 1
-        self.warn_once(("internal_error", where), f"{where}() failed inside: {error_line(error)}")
+        self.counts[_INTERNAL_ERROR] += 1
+        self.warn_once((_INTERNAL_ERROR, where), f"{where}() failed inside: {error_line(error)}")
 
 
 def error_line(error: BaseException) -> str:

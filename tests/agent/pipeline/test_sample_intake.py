@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.pipeline.batcher import EventBatcher
+from chiplog_agent.pipeline.batcher import EventBatcher, Origin
 from chiplog_agent.pipeline.sample_intake import SampleIntake
 from chiplog_agent.stats.frames import Gpu, MigDevice
 from chiplog_agent.stats.release_mark import ReleaseMark
@@ -50,6 +50,19 @@ class Intake:
         payloads = [payload for block in blocks for _, _, payload in block_to_rows(decode_block(block))]
         events = [decode(payload) for payload in payloads if payload != b"\xc1"]
         return [event[2] for event in events if event[0] == EventKind.NOTICE]
+
+
+class Watching:
+    """A sampler that only watches."""
+
+    def set_period(self, period_s: float) -> None:
+        pass
+
+    def watch(self, pids: set[int]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -121,3 +134,28 @@ def test_an_agent_that_does_not_sample_the_node_keeps_its_facts_until_it_does(in
     intake.samples._lease.poll(0.0)
     intake.samples._tell_facts(1.0)
     assert intake.notices() == ["node_facts"]
+
+
+def test_what_a_sampled_rank_reports_of_its_sdk_becomes_a_sample_of_its_process(intake: Intake) -> None:
+    rank, quiet = b"r" * 16, b"q" * 16
+    for producer, interval_s in ((rank, 1.0), (quiet, 0.0)):
+        info = {"run_id": "r", "label": "rank3", "rank": 3, "pid": 77, "sample_interval_s": interval_s}
+        intake.batcher.register(producer, info)
+        intake.batcher.locate(producer, Origin(77, 5), 0.0, 0)
+    intake.samples._sampler = Watching()  # type: ignore[assignment]  # a sampler without a process
+    intake.samples.watch({rank, quiet})
+    intake.events()
+    report = {"chiplog.sdk.events": 7.0, "chiplog.sdk.of_a_newer_one": 1.0}
+    intake.samples.take_report(quiet, report, 1.0)
+    intake.samples.take_report(b"unknown producer", report, 1.0)
+    assert intake.events() == [] and not intake.samples.sdk_totals()
+    intake.samples.take_report(rank, report, 1.0)
+    assert intake.events() == [EventKind.SYSTEM]
+    [exposed] = intake.samples.exposed()
+    assert (exposed.names, exposed.values) == (("chiplog.sdk.events",), (7.0,))
+    assert exposed.labels == {"node": NODE, "run_id": "r", "label": "rank3", "rank": "3"}
+    assert intake.samples.sdk_totals()["chiplog.sdk.events"] == 7.0
+    intake.samples.watch(set())
+    assert intake.samples.exposed() == [], "an ended rank leaves"
+    intake.samples.forget(rank)
+    assert intake.samples.sdk_totals()["chiplog.sdk.events"] == 7.0

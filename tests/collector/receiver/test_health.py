@@ -91,19 +91,34 @@ def test_both_daemons_serve_what_they_measure_and_an_ended_run_leaves(
         agent, collector = address_in(node, "chiplog_agent"), address_in(node, "chiplog_collector")
         with subprocess.Popen([sys.executable, "-c", RANK], stdin=subprocess.PIPE) as rank:
             wait_until(lambda: "process_cpu_utilization_cpus{" in get(f"{agent}/metrics"), "the rank's samples")
+            wait_until(lambda: "chiplog_sdk_events_total{" in get(f"{agent}/metrics"), "what its SDK reports")
             text = get(f"{agent}/metrics")
             rank.communicate(b"\n", timeout=WAIT_S)
         families = {family.name: family for family in text_string_to_metric_families(text)}
         [used] = families["process_cpu_utilization_cpus"].samples
         assert {used.labels[name] for name in ("run_id", "label")} == {"r", "rank0"}
+        for family in ("chiplog_sdk_events", "chiplog_sdk_journal_bytes", "chiplog_sdk_lost"):
+            for sample in families[family].samples:
+                assert {sample.labels[name] for name in ("run_id", "label")} == {"r", "rank0"}
+        assert {sample.labels["reason"] for sample in families["chiplog_sdk_lost"].samples} == {
+            "journal_full",
+            "device_values",
+        }
+        assert families["chiplog_sdk_events"].samples[0].value > 0
         assert families["system_memory_limit_bytes"].samples[0].value > 0
         wait_until(lambda: 'run_id="r"' not in get(f"{agent}/metrics"), "an ended run's values leave")
         for address in (agent, collector):
             assert [get(f"{address}/{name}") for name in ("healthz", "readyz")] == ["ok\n", "ok\n"]
         wait_until(lambda: "chiplog_agents{" in get(f"{collector}/metrics"), "the collector's values")
         names = "SELECT DISTINCT split_part(name, '.', 2) AS part FROM system_samples WHERE device = 'chiplog'"
-        rows = node.until(f"{names} ORDER BY part", lambda rows: len(rows) == 2)
-        assert [row["part"] for row in rows] == ["agent", "collector"]
+        rows = node.until(f"{names} ORDER BY part", lambda rows: len(rows) == 3)
+        assert [row["part"] for row in rows] == ["agent", "collector", "sdk"]
+        [row] = node.until(
+            "SELECT run_id, label, max(value) > 0 AS has_events FROM system "
+            "WHERE name = 'chiplog.sdk.events' AND device LIKE 'pid:%' GROUP BY ALL",
+            lambda rows: len(rows) == 1,
+        )
+        assert row == {"run_id": "r", "label": "rank0", "has_events": True}
         node.stop_collector()
         wait_until(lambda: get(f"{agent}/readyz").startswith("503 the collector takes no events"), "an agent not ready")
         assert get(f"{agent}/healthz") == "ok\n"

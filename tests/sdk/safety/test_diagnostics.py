@@ -31,6 +31,15 @@ def diagnostics(told: Told) -> Diagnostics:
     return Diagnostics(told)
 
 
+def test_totals_are_rejected_values_and_errors_without_what_is_recorded(diagnostics) -> None:
+    assert diagnostics.totals() == {"rejected": 0, "errors": 0}
+    diagnostics.report(Diagnostic("not_a_number", "loss", "x"))
+    diagnostics.report_too_many_keys("k", 1)
+    diagnostics.report_nonfinite({"loss": float("nan")}, 1)
+    diagnostics.report_internal_error("log", KeyError("x"))
+    assert diagnostics.totals() == {"rejected": 2, "errors": 1}
+
+
 def test_a_diagnostic_is_said_once_for_each_key_and_counted_each_time(diagnostics, told, caplog) -> None:
     message = "'loss' is a str; give a number"
     for _ in range(3):

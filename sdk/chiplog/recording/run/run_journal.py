@@ -105,6 +105,7 @@ class RunJournal:
             on_tick=self._tick,
             warn=lambda message: self._diagnostics.warn_once(("sender", message[:20]), message),
             must_hurry=lambda: self._devices.deferred.is_used or self._membership.rendezvous.expects_group,
+            counts=self._count,
         )
         if may_start_threads():  # safeguard: early-child-starts-no-thread
             self.sender.start()
@@ -165,6 +166,10 @@ class RunJournal:
         self._membership.begin_in_child(self.pid if isinstance(former, LazyJournal) else None)
         self.pid = os.getpid()
         self.open_with_first_event()
+
+    def _count(self) -> dict[str, int]:
+        """Return what the run counts, for its health."""
+        return {"lost_device_values": self._devices.deferred.n_lost, **self._diagnostics.totals()}
 
     def _describe(self) -> dict[str, Any]:
         self._recorded_device = device = self._devices.current

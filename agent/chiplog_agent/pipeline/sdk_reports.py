@@ -1,0 +1,49 @@
+"""What ranks report of their SDK: checked, and summed up for the node. Pure."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from chiplog_schemas.model.system_metrics import SDK_METRICS
+
+_COUNTERS = tuple(name for name, metric in SDK_METRICS.items() if metric.is_counter)
+_AGES = frozenset(name for name, metric in SDK_METRICS.items() if not metric.is_counter and metric.unit == "s")
+
+
+class SdkReports:
+    """The newest report of each rank, and counters that include those of ranks that have ended."""
+
+    def __init__(self) -> None:
+        self._newest: dict[bytes, dict[str, float]] = {}
+        self._sums = dict.fromkeys(_COUNTERS, 0.0)
+
+    def take(self, producer: bytes, health: Mapping[Any, Any]) -> dict[str, float]:
+        """Note a report. Return its valid values: a peer may send anything, and a newer one more."""
+        values = {name: float(health[name]) for name in SDK_METRICS if _is_valid(health.get(name))}
+        former = self._newest.get(producer, {})
+        for name in _COUNTERS:
+            self._sums[name] += max(0.0, values.get(name, 0.0) - former.get(name, 0.0))
+        self._newest[producer] = former | values
+        return values
+
+    def totals(self, present: Collection[bytes]) -> dict[str, float]:
+        """Return the values of all ranks together; gauges are those of the present ones. Nothing without a report."""
+        if not any(self._sums.values()):
+            return {}
+        reports = [report for producer, report in self._newest.items() if producer in present]
+        totals: dict[str, float] = {}
+        for name in SDK_METRICS:
+            values = [report.get(name, 0.0) for report in reports]
+            if name in self._sums:
+                totals[name] = self._sums[name]
+            else:
+                totals[name] = max(values, default=0.0) if name in _AGES else sum(values)
+        return totals
+
+    def forget(self, producer: bytes) -> None:
+        """Drop the newest report of a rank that is gone; its counts remain."""
+        self._newest.pop(producer, None)
+
+
+def _is_valid(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0
