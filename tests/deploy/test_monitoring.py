@@ -126,6 +126,7 @@ def test_each_query_of_the_dashboard_is_answered_by_a_real_prometheus(prometheus
     """Where this machine or the stand-in lacks a source, the answer is empty; of all others it has values."""
     wait_until(lambda: prometheus.query('rate(chiplog_events_total{result="received"}[20s]) > 0'), "rates of events")
     wait_until(lambda: prometheus.query("chiplog_apply_lag_seconds"), "the collector's values")
+    wait_until(lambda: prometheus.query("rate(chiplog_sdk_events_total[20s]) > 0"), "what ranks report")
     empty = set()
     for panel in PANELS:
         for target in panel["targets"]:
