@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
@@ -76,10 +77,11 @@ class SampleIntake:
         self._changes = GpuChanges()
         self._release_at = 0.0  # when to look at it again
         self._pids: dict[bytes, int] = {}  # of the ranks that are sampled
-        self._newest: dict[str, dict[str, tuple[int, float]]] = {}  # device → name → time in µs and value
+        self._newest: dict[str, dict[str, tuple[float, float]]] = {}  # device → name → monotonic time and value
         self._facts: dict[str, Any] = {}
         self._told_facts: dict[str, Any] = {}
-        self._sampled_us = 0  # when the host was last sampled
+        self._current_s = self._period_s  # between samples, as ranks ask
+        self._sampled_at: float | None = None  # when the host was last sampled, monotonic; None: with another period
         self._late_s = 0.0
         self._sdk = SdkReports()
         self.n_dropped = 0  # samples, declared so far
@@ -119,11 +121,11 @@ class SampleIntake:
 
     def exposed(self) -> list[Exposed]:
         """Return the newest values of each device of this node, with its users. Any thread may call it."""
-        horizon_us = now_us() - int(_KEPT_PERIODS * max(self._period_s, _KEPT_PERIOD_S) * 1e6)
+        horizon = time.monotonic() - _KEPT_PERIODS * max(self._current_s, _KEPT_PERIOD_S)
         owners = self._owners()
         exposed = []
         for device, newest in list(self._newest.items()):
-            values = {name: value for name, (ts_us, value) in list(newest.items()) if ts_us >= horizon_us}
+            values = {name: value for name, (at, value) in list(newest.items()) if at >= horizon}
             exposed.append(Exposed(device_labels(self._node, device, owners), tuple(values), tuple(values.values())))
         return exposed
 
@@ -200,7 +202,7 @@ class SampleIntake:
         """Pass on one message of the sampler process."""
         match item:
             case Sample(ts_us, device, names, values) if self._has_room():
-                self._note(item)
+                self._note(item, now)
                 self._batcher.sample(device, names, values, ts_us, now)
                 self._report_changes(item, now)
             case Sample():
@@ -259,17 +261,25 @@ class SampleIntake:
             del self._parents[uuid]
         self._parents |= parents
 
-    def _note(self, sample: Sample) -> None:
+    def _note(self, sample: Sample, now: float) -> None:
         """Keep the newest values of each device, and how late the host's are."""
         pid = sample.device.removeprefix(RANK_DEVICE)
         if pid != sample.device and not (pid.isdecimal() and int(pid) in self._watched):
             return  # it has ended
         newest = self._newest.setdefault(sample.device, {})
-        newest.update((name, (sample.ts_us, value)) for name, value in zip(sample.names, sample.values, strict=True))
+        newest.update((name, (now, value)) for name, value in zip(sample.names, sample.values, strict=True))
         if sample.device == "":
-            if self._sampled_us:
-                self._late_s = max(self._late_s, (sample.ts_us - self._sampled_us) / 1e6 - self._period_s)
-            self._sampled_us = sample.ts_us
+            self._note_late(sample.ts_us, now)
+
+    def _note_late(self, ts_us: int, now: float) -> None:
+        """Note when the host was sampled. The time of day says only how long ago that was: it may jump in between."""
+        before = self._sampled_at
+        waited_s = max(0.0, (now_us() - ts_us) / 1e6)
+        if before is None:
+            self._sampled_at = now
+            return
+        self._sampled_at = now - min(waited_s, now - before)  # safeguard: lateness-without-clock
+        self._late_s = max(self._late_s, self._sampled_at - before - self._current_s)
 
     def _report_lease(self, now: float) -> None:
         """Report which agent samples the host and its GPUs, when that changes."""
@@ -300,7 +310,7 @@ class SampleIntake:
         intervals_s = {name: self._interval_of(peer.identity) for name, peer in peers.items()}
         asked_s = [seconds for seconds in intervals_s.values() if seconds > 0]
         self._samples_node = bool(asked_s) or not self._is_embedded
-        self._sampler.set_period(min(asked_s, default=self._period_s))
+        self._set_period(min(asked_s, default=self._period_s))
         ranks = {  # safeguard: sampled-pid-from-kernel
             producer: peer.origin.pid
             for producer, peer in peers.items()
@@ -323,6 +333,12 @@ class SampleIntake:
         if pids != self._watched:
             self._watched = pids
             self._sampler.watch(pids)
+
+    def _set_period(self, period_s: float) -> None:
+        assert self._sampler is not None
+        self._sampler.set_period(period_s)
+        if period_s != self._current_s:
+            self._current_s, self._sampled_at = period_s, None
 
     def _interval_of(self, identity: dict[str, Any]) -> float:
         """Return the seconds between samples that a rank asks for, 0 for none; by default those of this agent."""

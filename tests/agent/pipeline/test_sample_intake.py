@@ -1,6 +1,7 @@
 """What the agent makes of its sampler's messages. The sampler's process: tests/agent/stats/test_sampler_process.py."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,34 @@ def test_a_lost_mig_instance_that_was_removed_is_not_lost_any_more(intake: Intak
     assert intake.samples.lost_gpus == {"GPU-2"}, "until it answers"
 
 
+@proves("lateness-without-clock", "a clock that jumps makes no sample late", value="ts_us / 1e6")
+def test_a_clock_that_jumps_makes_no_sample_late_and_a_pause_does(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent reads some samples later than they were taken: they are not late."""
+    clock_s, late_s = 0.0, []
+    monkeypatch.setattr("chiplog_agent.pipeline.sample_intake.now_us", lambda: int(clock_s * 1e6))
+    for at_s, read_s, off_s in [(1, 1, 0), (2, 2.5, 0), (3, 3, 3600), (4, 4, -7200), (5, 5.5, 0), (6, 6, 0), (9, 9, 0)]:
+        clock_s = read_s + off_s
+        sample = Sample(int((at_s + off_s) * 1e6), "", ("cpu.util",), (1.0,))
+        intake.samples._take_sample(sample, read_s)
+        late_s.append(round(intake.samples.take_late_s(), 3))
+    assert late_s == [0, 0, 0, 0, 0, 0, 2]
+
+
+def test_values_are_shown_for_a_while_also_when_the_clock_jumps(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr("chiplog_agent.pipeline.sample_intake.now_us", lambda: 0)
+    intake.samples._take_sample(Sample(10**15, "GPU-1", ("hw.power",), (5.0,)), now - 31)
+    intake.samples._take_sample(Sample(5, "GPU-2", ("hw.power",), (7.0,)), now - 29)
+    assert [(shown.labels.get("uuid"), shown.values) for shown in intake.samples.exposed()] == [
+        ("GPU-1", ()),
+        ("GPU-2", (7.0,)),
+    ]
+
+
 def test_facts_of_the_node_are_told_once_and_again_when_they_change(intake: Intake) -> None:
     assert intake.samples._lease.poll(0.0) or intake.samples._lease.is_held
     for kernel in ("6.1", "6.1", "6.2"):  # the second is a new sampler's
@@ -149,7 +178,7 @@ def test_what_a_sampled_rank_reports_of_its_sdk_becomes_a_sample_of_its_process(
     intake.samples.take_report(quiet, report, 1.0)
     intake.samples.take_report(b"unknown producer", report, 1.0)
     assert intake.events() == [] and not intake.samples.sdk_totals()
-    intake.samples.take_report(rank, report, 1.0)
+    intake.samples.take_report(rank, report, time.monotonic())
     assert intake.events() == [EventKind.SYSTEM]
     [exposed] = intake.samples.exposed()
     assert (exposed.names, exposed.values) == (("chiplog.sdk.events",), (7.0,))
