@@ -159,7 +159,7 @@ class AgentDaemon:
             is_dead=lambda producer: self._exit_causes.is_dead(producer),
             release=ReleaseMark(places.agent),
         )
-        self._health = AgentHealth(settings.node, now)
+        self._health = AgentHealth(settings.node, now, self._spool.ages_s(now_us()))
         if settings.metrics is not None:
             from chiplog_schemas.transport.metrics_server import MetricsServer  # http.server costs 20 ms
 

@@ -37,11 +37,14 @@ class Counts:
 
 
 class AgentHealth:
-    """What is known of the agent. `turn` is called by its loop, the rest also by other threads."""
+    """What is known of the agent. `turn` is called by its loop, the rest also by other threads.
 
-    def __init__(self, node: str, now: float) -> None:
+    former: what the spool had before, as of `Backlog`.
+    """
+
+    def __init__(self, node: str, now: float, former: Iterable[tuple[int, float]] = ()) -> None:
         self._node = node
-        self._backlog = Backlog(now)
+        self._backlog = Backlog(now, former)
         self.pulse = Pulse("the agent's loop", PIPELINE_PERIOD_S, now)
         self._is_open = False
         self._samples: Exposed | None = None

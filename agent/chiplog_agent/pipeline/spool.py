@@ -16,7 +16,7 @@ from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limits import CREDIT_BYTES, KIB, NUMBER_LIMIT, SEGMENT_BYTES, SPOOL_BYTES_MAX
 from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import Kind, Record, encode, reframe
-from chiplog_schemas.storage.segment_format import log_owner
+from chiplog_schemas.storage.segment_format import log_owner, read_header
 from chiplog_schemas.storage.segment_log import OWED_NAME, SegmentLog
 from chiplog_schemas.storage.watermark import Watermark, open_watermark
 from chiplog_schemas.transport.dealer import LogSlice
@@ -88,6 +88,17 @@ class Spool:
     def waiting_bytes(self) -> int:
         """Bytes that were appended and could not be written yet."""
         return self._log.pending_bytes
+
+    def ages_s(self, now_us: int) -> list[tuple[int, float]]:
+        """Return the number after the blocks of each segment, and how old the first of them is in s; oldest first."""
+        segments = self._log.segments()
+        ends = [base for base, _ in segments[1:]] + [self._log.next_number]
+        ages_s = []
+        for (_, path), end in zip(segments, ends, strict=False):  # without a segment there is no end
+            with contextlib.suppress(OSError):  # then these blocks count as young as those after them
+                if (header := read_header(path)) is not None:
+                    ages_s.append((end, max(0.0, (now_us - header.created_us) / 1e6)))
+        return ages_s
 
     def _read_raised(self, *, is_new: bool) -> None:
         file = self._raised_file

@@ -280,7 +280,9 @@ _SDK = (
 # Of the agent and the collector themselves, each 10 s while they have something to do; device `chiplog`.
 _PIPELINE = (
     _pipeline("chiplog.agent.spool", "By", "Agent: spool on disk", "the agent's segments, acknowledged ones included"),
-    _pipeline("chiplog.agent.spool_oldest", "s", "Agent: oldest event not at the collector", "age of its block"),
+    _pipeline(
+        "chiplog.agent.spool_oldest", "s", "Agent: oldest event not at the collector", "its block, or segment of before"
+    ),
     _pipeline("chiplog.agent.acknowledgement", "s", "Agent: time until acknowledged", "the slowest block"),
     _pipeline_count("chiplog.agent.events.received", "{event}", "Agent: events of ranks", "taken from them", "result"),
     _pipeline_count("chiplog.agent.events.lost", "{event}", "Agent: events lost", "declared lost by it", "result"),

@@ -1,6 +1,7 @@
 """How old what waits at a hop is, from how far a log is and how far the next hop has it. Pure."""
 
 from collections import deque
+from collections.abc import Iterable
 
 _GATHER_S = 0.25  # records of this time count as one
 _ENTRIES_MAX = 1_024  # above it, pairs become one: the age is then a little too high
@@ -9,13 +10,20 @@ _ENTRIES_MAX = 1_024  # above it, pairs become one: the age is then a little too
 class Backlog:
     """When the records of a log were added, until the next hop has them.
 
+    Args:
+        now: Monotonic, s.
+        former: What the log had before: the numbers after some records, and the age of the first of them in s. Oldest
+            first. The next hop may have had them for long, so they do not count in `take_slowest_s`.
+
     Attributes:
         done_at: When the next hop last took something, or last had everything; monotonic, s.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, former: Iterable[tuple[int, float]] = ()) -> None:
         self.done_at = now
-        self._added: deque[tuple[int, float]] = deque()  # the number after the records, and when the first was added
+        # The number after the records, and when the first was added.
+        self._added = deque((number, now - age_s) for number, age_s in former)
+        self._former_until = self._added[-1][0] if self._added else 0
         self._slowest_s = 0.0
 
     def note(self, next_number: int, done_number: int, now: float, *, is_reached: bool = True) -> None:
@@ -30,7 +38,9 @@ class Backlog:
             elif next_number > done_number:
                 added.append((next_number, now))
         while added and added[0][0] <= done_number:
-            self._slowest_s = max(self._slowest_s, now - added.popleft()[1])
+            number, since = added.popleft()
+            if number > self._former_until:
+                self._slowest_s = max(self._slowest_s, now - since)
             self.done_at = now
         if not added and is_reached:
             self.done_at = now

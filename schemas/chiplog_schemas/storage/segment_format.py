@@ -57,6 +57,12 @@ def decode_header(data: bytes | memoryview) -> SegmentHeader | None:
     return SegmentHeader(owner, base, created_us)
 
 
+def read_header(path: Path) -> SegmentHeader | None:
+    """Return the header of a segment file; None when it is damaged. Raises OSError."""
+    with open(path, "rb") as segment:
+        return decode_header(segment.read(SEGMENT_HEADER_BYTES))
+
+
 def segment_name(base: int) -> str:
     """Return the file name of the segment that begins with this number."""
     return f"{base:020d}.seg"
@@ -103,9 +109,7 @@ def larger_owner(owner: bytes) -> bytes:
 def _owners(directory: Path) -> Iterator[tuple[Path, bytes]]:
     """Yield the segments with a valid header and their owners, the newest first."""
     for _, path in reversed(list_segments(directory)):
-        with open(path, "rb") as segment:
-            header = decode_header(segment.read(SEGMENT_HEADER_BYTES))
-        if header is not None:
+        if (header := read_header(path)) is not None:
             yield path, header.owner
 
 

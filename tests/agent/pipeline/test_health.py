@@ -25,6 +25,15 @@ def test_values_are_due_each_ten_seconds_and_have_the_names_of_the_table() -> No
     assert found["chiplog.agent.acknowledgement"] == pytest.approx(9.9)
 
 
+def test_what_waited_before_the_agents_start_has_its_age() -> None:
+    health = AgentHealth("node-a", 100.0, [(5, 700.0)])
+    health.turn(5, 0, is_open=False, now=110.0)
+    assert dict(zip(*health.read(Counts(), 110.0)[1:], strict=True))["chiplog.agent.spool_oldest"] == 710.0
+    health.turn(5, 5, is_open=True, now=120.0)
+    found = dict(zip(*health.read(Counts(), 120.0)[1:], strict=True))
+    assert (found["chiplog.agent.spool_oldest"], found["chiplog.agent.acknowledgement"]) == (0.0, 0.0)
+
+
 def test_an_agent_is_ready_while_events_reach_the_collector_and_alive_while_it_turns() -> None:
     now = time.monotonic()
     health = AgentHealth("node-a", now)

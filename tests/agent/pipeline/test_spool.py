@@ -500,3 +500,19 @@ def test_a_spool_notes_whether_the_collector_lacks_events_of_ranks(opened, tmp_p
     spool.append(b"statistics")
     spool.sync()
     assert owed() == 0
+
+
+def test_a_spool_that_is_opened_again_has_the_ages_of_its_segments(opened, monkeypatch) -> None:
+    made_us = iter(range(5_000_000, 100_000_000, 1_000_000))
+    monkeypatch.setattr(segment_log, "now_us", lambda: next(made_us))
+    spool = opened()
+    assert spool.ages_s(0) == []
+    fill(spool, 0, 19)
+    spool = opened()
+    bases = [base for base, _ in list_segments(spool._directory)]
+    ends = [*bases[1:], 20]
+    assert len(ends) > 1
+    assert spool.ages_s(60_000_000) == [(end, 55.0 - number) for number, end in enumerate(ends)]
+    assert spool.ages_s(0) == [(end, 0.0) for end in ends], "a clock that was set back"
+    list_segments(spool._directory)[0][1].write_bytes(b"x" * 48)
+    assert spool.ages_s(60_000_000)[0] == (ends[1], 54.0)

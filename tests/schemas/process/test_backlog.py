@@ -24,6 +24,16 @@ def test_what_waits_at_the_start_is_as_old_as_the_process() -> None:
     assert backlog.age_s(60.0) == 60.0
 
 
+def test_what_a_former_process_added_keeps_its_age_and_is_no_slow_record() -> None:
+    backlog = Backlog(100.0, [(10, 500.0), (20, 70.0)])
+    backlog.note(20, 0, 100.0)
+    assert backlog.age_s(101.0) == 501.0
+    backlog.note(21, 10, 102.0)
+    assert (backlog.age_s(102.0), backlog.take_slowest_s()) == (72.0, 0.0)
+    backlog.note(21, 21, 105.0)
+    assert (backlog.age_s(105.0), backlog.take_slowest_s()) == (0.0, 3.0)
+
+
 def test_a_day_without_the_next_hop_costs_a_bounded_memory_and_no_age() -> None:
     backlog = Backlog(0.0)
     for second in range(86_400):
