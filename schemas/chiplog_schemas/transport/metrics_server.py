@@ -13,8 +13,10 @@ from typing import Any
 
 from chiplog_schemas.model.exposed import Exposed, Health
 from chiplog_schemas.model.system_metrics import SYSTEM_METRICS
+from chiplog_schemas.once import OnceLogger
 
 _TIMEOUT_S = 10.0  # of one request: a scraper that reads nothing must not hold a thread
+_CONNECTIONS_MAX = 16  # at once, each with a thread: scrapers and probes of health need a few
 _log = logging.getLogger("chiplog.metrics")
 
 
@@ -42,9 +44,40 @@ class MetricsServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """Binds without a query to DNS, which may take long."""
+    """Binds without a query to DNS, which may take long, and closes connections for which there is no thread."""
 
     daemon_threads = True
+    request_queue_size = _CONNECTIONS_MAX
+
+    def __init__(self, *args: Any) -> None:
+        self._free = threading.Semaphore(_CONNECTIONS_MAX)
+        self._once = OnceLogger(_log.warning, keys_max=1)
+        super().__init__(*args)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return False, which closes the connection, while all threads are busy."""
+        if self._free.acquire(blocking=False):  # safeguard: metrics-threads-bounded
+            return True
+        message = "more than %d connections ask for metrics at once; further ones are closed"
+        self._once.log("full", message, _CONNECTIONS_MAX)
+        return False
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started now
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()  # safeguard: metrics-threads-used-again
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log no traceback: the client has left, or no thread can be started."""
+        _log.debug("a connection for metrics failed", exc_info=True)
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)

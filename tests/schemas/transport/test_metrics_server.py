@@ -1,8 +1,12 @@
 """/metrics, /healthz and /readyz over a real socket, read by prometheus_client's own parser."""
 
+import contextlib
 import logging
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from chiplog_schemas.model.exposed import Exposed, Health
 from chiplog_schemas.transport.metrics_server import MetricsServer
-from tests.support.waiting import WAIT_S
+from tests.support.safeguard import proves
+from tests.support.waiting import WAIT_S, wait_until
 
 EXPOSED = [
     Exposed({"node": "a", "uuid": "GPU-1"}, ("hw.power", "hw.energy", "of.another.agent"), (250.0, 9e12, 1.0)),
@@ -78,6 +83,29 @@ def test_a_port_in_use_is_one_line_and_the_daemon_goes_on(served: Served, caplog
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
         "metrics cannot be served at {}:{}".format(*served.server.address)
     ]
+
+
+@proves("metrics-threads-bounded", "connections that send nothing do not become threads", condition=True)
+@proves("metrics-threads-used-again", "a connection that ended makes room for another")
+def test_hundreds_of_connections_that_send_nothing_cost_a_few_threads(
+    served: Served, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert served.server.address is not None
+    n_before = threading.active_count()
+    with contextlib.ExitStack() as connections, caplog.at_level(logging.WARNING):
+        sockets = [connections.enter_context(socket.create_connection(served.server.address)) for _ in range(400)]
+        sockets[-1].settimeout(WAIT_S)
+        assert sockets[-1].recv(1) == b"", "it is closed"
+        assert threading.active_count() - n_before <= 16
+        for connection in sockets:  # they are reset, and not closed in order
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wait_until(lambda: threading.active_count() == n_before, "the threads' end")
+    for _ in range(20):
+        assert served.get("/healthz") == (200, "ok\n")
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "more than 16 connections ask for metrics at once"
+    ]
+    assert capfd.readouterr().err == ""
 
 
 def test_without_prometheus_client_health_is_served_and_metrics_name_the_remedy() -> None:
