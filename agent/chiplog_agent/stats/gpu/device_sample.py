@@ -51,13 +51,17 @@ class NvmlDevice:
 
 
 class DeviceSample:
-    """One reading of a device. now: monotonic, s. is_slow: the metrics that change rarely are due too."""
+    """One reading of a device. now: monotonic, s. is_slow: the metrics that change rarely are due too.
+
+    rates: of counters, per second since the reading before, as GPM measures them; for those that wrap.
+    """
 
     def __init__(self, now: float, *, is_slow: bool) -> None:
         self.now = now
         self.is_slow = is_slow
         self.failures: list[str] = []
         self.unsupported: list[str] = []
+        self.rates: dict[str, float] = {}
         self._fast: dict[str, float] = {}
         self._slow: dict[str, float] = {}
 

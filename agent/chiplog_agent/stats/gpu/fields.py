@@ -12,15 +12,16 @@ from chiplog_agent.stats.gpu.nvml import number_of
 _MILLI = 1e-3
 _NANO = 1e-9
 _KIB = 1024.0
-_ALL_LINKS = 0xFFFF_FFFF  # the scope of NVLink's fields that means the sum over all links
+_LINKS = 0xFFFF_FFFF  # the scope of NVLink's fields that means the sum over all links
 _WRAP = 2.0**32
+_RATE_MAX = 2.0**38  # bytes per second: above PCIe 7.0 with 16 lanes in one direction (242 GB/s)
 
 
 class Field(NamedTuple):
     """A metric of nvmlDeviceGetFieldValues: its number in nvml.h, and the factor to its unit.
 
     Of several rows with one name, the first that a device supports is kept. scope: which part of the device. wraps: the
-    counter may have 32 bits. otherwise: the call of a device that lacks it. slow: read when slow metrics are due.
+    counter has 32 bits. otherwise: the call of a device that lacks it. slow: read when slow metrics are due.
     """
 
     name: str
@@ -41,12 +42,13 @@ FIELDS = (
     Field("hw.gpu.throttle.time.sw_thermal", 269, _NANO),  # NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
     Field("hw.gpu.throttle.time.hw_thermal", 270, _NANO),  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
     Field("hw.gpu.throttle.time.hw_brake", 271, _NANO),  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
+    # 32 bits: NV2080_CTRL_BUS_GET_PEX_UTIL_COUNTERS_PARAMS in ctrl2080bus.h of NVIDIA's open kernel modules.
     Field("hw.gpu.io.pcie.receive", 198, wraps=True),  # NVML_FI_DEV_PCIE_COUNT_RX_BYTES
     Field("hw.gpu.io.pcie.transmit", 197, wraps=True),  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES
-    Field("hw.gpu.io.nvlink.receive", 139, _KIB, _ALL_LINKS),  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, KiB
-    Field("hw.gpu.io.nvlink.receive", 204, scope=_ALL_LINKS),  # NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES
-    Field("hw.gpu.io.nvlink.transmit", 138, _KIB, _ALL_LINKS),  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, KiB
-    Field("hw.gpu.io.nvlink.transmit", 202, scope=_ALL_LINKS),  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES
+    Field("hw.gpu.io.nvlink.receive", 139, _KIB, _LINKS),  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, KiB
+    Field("hw.gpu.io.nvlink.receive", 204, scope=_LINKS),  # NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES
+    Field("hw.gpu.io.nvlink.transmit", 138, _KIB, _LINKS),  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, KiB
+    Field("hw.gpu.io.nvlink.transmit", 202, scope=_LINKS),  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES
     Field("hw.gpu.throttle.time.thermal", 75, _NANO, slow=True),  # NVML_FI_DEV_PERF_POLICY_THERMAL
     Field("hw.gpu.throttle.time.board_limit", 77, _NANO, slow=True),  # NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT
     Field("hw.gpu.throttle.time.reliability", 79, _NANO, slow=True),  # NVML_FI_DEV_PERF_POLICY_RELIABILITY
@@ -55,9 +57,9 @@ FIELDS = (
     Field("hw.errors.ecc_corrected.aggregate", 5, slow=True),  # NVML_FI_DEV_ECC_SBE_AGG_TOTAL
     Field("hw.errors.ecc_uncorrected.aggregate", 6, slow=True),  # NVML_FI_DEV_ECC_DBE_AGG_TOTAL
     Field("hw.errors.pcie_replay", 94, slow=True),  # NVML_FI_DEV_PCIE_REPLAY_COUNTER
-    Field("hw.errors.nvlink_replay", 161, scope=_ALL_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY
-    Field("hw.errors.nvlink_recovery", 162, scope=_ALL_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY
-    Field("hw.errors.nvlink_crc", 163, scope=_ALL_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_CRC
+    Field("hw.errors.nvlink_replay", 161, scope=_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY
+    Field("hw.errors.nvlink_recovery", 162, scope=_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY
+    Field("hw.errors.nvlink_crc", 163, scope=_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_CRC
     Field("hw.gpu.row_remap.correctable", 142, otherwise=RETIRED_PAGES, slow=True),  # NVML_FI_DEV_REMAPPED_COR
     Field("hw.gpu.row_remap.uncorrectable", 143, slow=True),  # NVML_FI_DEV_REMAPPED_UNC
     Field("hw.gpu.row_remap.pending", 144, slow=True),  # NVML_FI_DEV_REMAPPED_PENDING
@@ -105,7 +107,7 @@ class FieldReader:
                 continue
             number = number_of(nvml, result)
             if field.wraps:
-                number = self._counters[field.name].grow(number)
+                number = self._counters[field.name].grow(number, sample.now, sample.rates.get(field.name, 0.0))
             sample.add((field.name,), (number * field.factor,), slow=field.slow)
         return self._drop(missing, sample) if missing else []
 
@@ -121,19 +123,27 @@ class FieldReader:
 
 
 class Unwrapped:
-    """Turns a counter that may wrap at 2^32 into one that only grows.
+    """Turns a counter that wraps at 2^32 into one that only grows.
 
-    What a device moves in less than a period must stay below that: 4.3 GB.
+    Without a rate, what a device moves between two readings must stay below that: 4.3 GB.
     """
 
     def __init__(self) -> None:
         self._last = 0.0
-        self._wrapped = 0.0
+        self._at: float | None = None
+        self._total = 0.0
+        self._is_wide = False  # has more bits
 
-    def grow(self, value: float) -> float:
-        """Return the whole count. value: the counter now."""
-        if value < self._last:  # safeguard: pcie-counter-unwrapped
+    def grow(self, value: float, now: float, rate: float = 0.0) -> float:
+        """Return the whole count. value: the counter at `now`, monotonic, s. rate: by another measure; 0 if unknown."""
+        self._is_wide = self._is_wide or value >= _WRAP
+        grown = value - self._last
+        if grown < 0:  # safeguard: pcie-counter-unwrapped
             # A counter of more bits has no reason to fall but a reset, which continues from its last value.
-            self._wrapped += _WRAP if self._last < _WRAP else self._last
-        self._last = value
-        return self._wrapped + value
+            grown = value if self._is_wide else grown + _WRAP
+        if self._at is not None and not self._is_wide and 0 < rate < _RATE_MAX:
+            # safeguard: pcie-wraps-counted
+            grown += _WRAP * max(round((rate * (now - self._at) - grown) / _WRAP), 0)
+        self._last, self._at = value, now
+        self._total += grown
+        return self._total

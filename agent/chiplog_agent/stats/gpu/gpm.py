@@ -11,6 +11,7 @@ from chiplog_agent.stats.gpu.device_sample import DeviceSample, NvmlDevice
 # Between the samples of a pair: the hardware refreshes its counters no faster (NVML API reference, nvmlGpmMetricsGet).
 PAIR_MIN_S = 0.1
 _PERCENT = 1e-2
+_MIB = 2.0**20
 # NVML_GPM_METRIC_*, percent
 GPM_METRICS = {
     "hw.gpu.sm.active": 2,  # SM_UTIL
@@ -22,6 +23,11 @@ GPM_METRICS = {
     "hw.gpu.fp16.active": 13,  # FP16_UTIL
     "hw.gpu.graphics.active": 1,  # GRAPHICS_UTIL
 }
+# NVML_GPM_METRIC_*, MiB/s: traffic that counters of 32 bits cannot show alone
+GPM_RATES = {
+    "hw.gpu.io.pcie.transmit": 20,  # PCIE_TX_PER_SEC
+    "hw.gpu.io.pcie.receive": 21,  # PCIE_RX_PER_SEC
+}
 
 
 class GpmReader:
@@ -30,7 +36,7 @@ class GpmReader:
     def __init__(self, device: NvmlDevice) -> None:
         self._device = device
         self._gpu = device.handle if device.parent is None else device.parent
-        self._metrics = dict(GPM_METRICS)
+        self._metrics = GPM_METRICS | ({} if device.is_instance else GPM_RATES)
         self._is_checked = False
         self._samples: list[Any] = []  # NVML's: the one to fill next, and the last one
         self._last_at: float | None = None  # when the last one was filled, monotonic, s
@@ -89,16 +95,23 @@ class GpmReader:
         for place, name in enumerate(list(self._metrics)):
             metric = request.metrics[place]
             if metric.nvmlReturn == nvml.NVML_SUCCESS:
-                if isfinite(metric.value):
-                    sample.add((name,), (metric.value * _PERCENT,))
+                self._add(name, metric.value, sample)
             elif self._device.is_final(metric.nvmlReturn):
                 del self._metrics[name]
-                sample.unsupported.append(name)
+                sample.unsupported += GPM_METRICS.keys() & {name}
             else:
                 sample.failures.append(f"{name}: {self._device.error(metric.nvmlReturn)}")
 
+    def _add(self, name: str, value: float, sample: DeviceSample) -> None:
+        if not isfinite(value):
+            return
+        if name in GPM_RATES:
+            sample.rates[name] = value * _MIB
+        else:
+            sample.add((name,), (value * _PERCENT,))
+
     def _end(self, sample: DeviceSample) -> None:
         """Leave out GPM from now on."""
-        sample.unsupported += self._metrics
+        sample.unsupported += [name for name in self._metrics if name in GPM_METRICS]
         self._metrics.clear()
         self.close()

@@ -39,9 +39,9 @@ class DeviceReadings:
         """
         sample = DeviceSample(now, is_slow=now - self._slow_at >= SLOW_S - DUE_SLACK_S)
         begun = time.perf_counter()
+        self._gpm.read(sample)  # first: it measures rates that fields need
         self._calls.extend(self._fields.read(sample))
         self._calls.read(sample)
-        self._gpm.read(sample)
         self._slowest_s = max(self._slowest_s, time.perf_counter() - begun)
         if sample.is_slow:
             self._slow_at = now

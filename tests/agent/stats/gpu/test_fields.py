@@ -172,7 +172,36 @@ show(*zip(*found))
 
 def test_a_counter_of_64_bits_that_is_reset_continues() -> None:
     counter = Unwrapped()
-    assert [counter.grow(value) for value in (3e10, 4e10, 0.0, 1e9)] == [3e10, 4e10, 4e10, 4.1e10]
+    found = [counter.grow(value, now, 5e9) for now, value in enumerate((3e10, 4e10, 0.0, 1e9))]
+    assert found == [3e10, 4e10, 4e10, 4.1e10]
+
+
+@proves("pcie-wraps-counted", "a counter that wraps several times between samples is counted by GPM's rate", value="0")
+def test_a_counter_that_wraps_several_times_between_samples_is_counted_by_a_rate() -> None:
+    """32 GB/s by PCIe 4.0 or 5.0: seven wraps a second. The rate may be off by half a wrap."""
+    counter, sent = Unwrapped(), 1e9
+    assert counter.grow(sent, 0.0) == sent
+    for second, error in enumerate((0.0, 2e9, -2e9, 0.0), 1):
+        sent += 32e9
+        assert counter.grow(sent % 2**32, float(second), 32e9 + error) == sent
+    sent += 64e9
+    assert counter.grow(sent % 2**32, 6.0, 32e9) == sent, "after a longer pause"
+    assert counter.grow(sent % 2**32, 7.0, 1e15) == sent, "no bus is that fast"
+    assert counter.grow(sent % 2**32, 8.0, 1e9) == sent, "a rate below a wrap adds none"
+
+
+def test_traffic_above_the_counters_range_is_measured_with_gpm(node: GpuSampler) -> None:
+    """GPM tells 8,192 MiB/s in each direction: two wraps a second."""
+    node.tell("f0.198=1000 f0.197=2000 gpm0.20=8192 gpm0.21=8192")
+    program = """
+from chiplog_agent.stats.gpu.readings import DeviceReadings
+readings = DeviceReadings("GPU-0", device())
+found = [dict(zip(*readings.sample(now)[0][0])) for now in (0.0, 1.0, 2.0)]
+show([[sample[f"hw.gpu.io.pcie.{way}"] for sample in found] for way in ("receive", "transmit")])
+"""
+    [[receive, transmit]] = node.ask(BEGIN + program)
+    assert receive == [1000.0, 1000.0 + 2**33, 1000.0 + 2**34]
+    assert transmit == [2000.0, 2000.0 + 2**33, 2000.0 + 2**34]
 
 
 def test_what_takes_a_fields_place_is_a_metric_too() -> None:

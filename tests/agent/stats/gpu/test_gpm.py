@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog_agent.stats.gpu.gpm import GPM_METRICS, PAIR_MIN_S
+from chiplog_agent.stats.gpu.gpm import GPM_METRICS, GPM_RATES, PAIR_MIN_S
 from tests.support.gpu_sampler import GpuSampler
 
 BEGIN = """
@@ -94,3 +94,5 @@ def test_gpm_numbers_are_those_of_pynvml(node: GpuSampler) -> None:
     names.append("GRAPHICS_UTIL")
     [numbers] = node.ask(f"show([getattr(pynvml, 'NVML_GPM_METRIC_' + name) for name in {names!r}])")
     assert numbers == list(GPM_METRICS.values())
+    [rates] = node.ask("show([pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC])")
+    assert dict(zip(("hw.gpu.io.pcie.transmit", "hw.gpu.io.pcie.receive"), rates, strict=True)) == GPM_RATES

@@ -17,7 +17,7 @@ def test_slow_metrics_come_every_10_s_and_one_field_call_serves_both(node: GpuSa
     slow = [second for second, groups in enumerate(samples) if len(groups) == 2]
     assert slow == [0, 10, 20] and SLOW_S == 10.0
     assert node.calls.read_bytes() == b"0" * 21
-    assert samples[0][0][0] + list(GPM_METRICS) == samples[1][0][0]
+    assert list(GPM_METRICS) + samples[0][0][0] == samples[1][0][0]
     assert {*samples[1][0][0], *samples[10][1][0]} == GPU_METRICS.keys() - WITHOUT
     periods = {name: bool(metric.period_s) for name, metric in GPU_METRICS.items()}
     assert not any(periods[name] for name in samples[1][0][0]) and all(periods[name] for name in samples[10][1][0])
