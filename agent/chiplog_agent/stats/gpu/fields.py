@@ -57,9 +57,15 @@ FIELDS = (
     Field("hw.errors.ecc_corrected.aggregate", 5, slow=True),  # NVML_FI_DEV_ECC_SBE_AGG_TOTAL
     Field("hw.errors.ecc_uncorrected.aggregate", 6, slow=True),  # NVML_FI_DEV_ECC_DBE_AGG_TOTAL
     Field("hw.errors.pcie_replay", 94, slow=True),  # NVML_FI_DEV_PCIE_REPLAY_COUNTER
+    # The sum over all links by scope is documented for 138 to 141 (nvml.h) and 201 to 225 (DCGM), not for 161 to 163.
+    # Older fields are sums themselves. Blackwell has 215 only.
     Field("hw.errors.nvlink_replay", 161, scope=_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY
+    Field("hw.errors.nvlink_replay", 52, slow=True),  # NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL
     Field("hw.errors.nvlink_recovery", 162, scope=_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY
+    Field("hw.errors.nvlink_recovery", 59, slow=True),  # NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL
+    Field("hw.errors.nvlink_recovery", 215, 1.0, _LINKS, slow=True),  # NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS
     Field("hw.errors.nvlink_crc", 163, scope=_LINKS, slow=True),  # NVML_FI_DEV_NVLINK_ERROR_DL_CRC
+    Field("hw.errors.nvlink_crc", 38, slow=True),  # NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL
     Field("hw.gpu.row_remap.correctable", 142, otherwise=RETIRED_PAGES, slow=True),  # NVML_FI_DEV_REMAPPED_COR
     Field("hw.gpu.row_remap.uncorrectable", 143, slow=True),  # NVML_FI_DEV_REMAPPED_UNC
     Field("hw.gpu.row_remap.pending", 144, slow=True),  # NVML_FI_DEV_REMAPPED_PENDING

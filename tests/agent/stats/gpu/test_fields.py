@@ -204,6 +204,14 @@ show([[sample[f"hw.gpu.io.pcie.{way}"] for sample in found] for way in ("receive
     assert transmit == [2000.0, 2000.0 + 2**33, 2000.0 + 2**34]
 
 
+def test_nvlink_errors_come_from_the_sums_of_older_gpus_or_of_blackwell(node: GpuSampler) -> None:
+    """Where a driver has no sum over the links for the fields of one link."""
+    node.tell("f0.161=no f0.162=no f0.163=no f0.52=21 f0.59=no f0.215=22 f0.38=23")
+    sample, _ = node.ask(BEGIN + "sample, calls = read(FieldReader(device())); show(values(sample), calls)")
+    found = [sample[f"hw.errors.nvlink_{kind}"] for kind in ("replay", "recovery", "crc")]
+    assert found == [21.0, 22.0, 23.0]
+
+
 def test_what_takes_a_fields_place_is_a_metric_too() -> None:
     for field in FIELDS:
         if field.otherwise is not None:
