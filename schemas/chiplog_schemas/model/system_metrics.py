@@ -162,7 +162,8 @@ _GPU = (
         "hw.gpu.recovery_action",
         "{action}",
         "GPU recovery action",
-        "field 230: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain, 4 drain and reset",
+        "field 230: 0 none, 1 reset the GPU, 2 reboot the node, 3 end peer-to-peer traffic, then read it again, "
+        "4 drain the node and reset the GPU, 5 recover the IMEX domain, 6 reset the bus, 7 reboot the system",
         SLOW_S,
     ),
     _gauge(

@@ -2,6 +2,7 @@
 
 import re
 
+import pynvml
 import pytest
 
 from chiplog_agent.stats.gpu.fields import FIELDS, Unwrapped
@@ -79,6 +80,12 @@ def test_field_numbers_are_those_of_pynvml_which_the_comments_name(node: GpuSamp
     assert list(numbers) == [field.number for field in FIELDS]
     [found] = node.ask(f"show([getattr(pynvml, name) for name in {list(numbers.values())!r}])")
     assert found == list(numbers)
+
+
+def test_each_recovery_action_of_pynvml_is_described() -> None:
+    actions = {value for name, value in vars(pynvml).items() if name.startswith("NVML_GPU_RECOVERY_ACTION_")}
+    described = {int(number) for number in re.findall(r"(\d+) [a-z]", GPU_METRICS["hw.gpu.recovery_action"].source)}
+    assert actions == described and pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT == 2
 
 
 def test_fields_agree_with_the_table_of_metrics_about_their_period_and_number() -> None:
