@@ -3,6 +3,7 @@
 import struct
 from typing import Any
 
+import pynvml
 import pytest
 
 from chiplog_schemas.codec import pack
@@ -103,6 +104,17 @@ def test_productive_and_repeated_time_are_those_of_the_plain_query(seed: int) ->
         assert database.execute(query).fetchall() == expected and expected, f"seed {seed}"
         parts = "SELECT wall_s - productive_s - startup_s - repeated_s - down_s - other_s FROM goodput"
         assert all(abs(rest) < 1e-6 for (rest,) in database.execute(parts).fetchall())
+
+
+def test_the_bits_of_throttle_reasons_are_those_of_nvml(index: Index) -> None:
+    """The name of each bit is NVML's in another form: sw_power_cap is nvmlClocksEventReasonSwPowerCap."""
+    found = index.sql("SELECT reason, bit FROM base.throttle_reasons")
+    for reason, bit in found:
+        name = "nvmlClocksEventReason" + reason.title().replace("_", "")
+        assert getattr(pynvml, name) == bit, name
+    others = pynvml.nvmlClocksEventReasonGpuIdle | pynvml.nvmlClocksEventReasonApplicationsClocksSetting
+    others |= pynvml.nvmlClocksEventReasonDisplayClockSetting
+    assert sum(bit for _, bit in found) == pynvml.nvmlClocksEventReasonAll & ~others == 252
 
 
 def throttled(index: Index) -> list[tuple[Any, ...]]:

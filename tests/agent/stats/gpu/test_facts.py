@@ -1,5 +1,8 @@
 """What the GPUs of a node are, as the stand-in for NVML tells it."""
 
+import pynvml
+
+from chiplog_agent.stats.gpu import facts
 from chiplog_agent.stats.sampler_process import Message, NodeFacts
 from tests.support.gpu_sampler import GPU0, GPU1, GpuSampler, of
 
@@ -22,6 +25,18 @@ def test_host_and_gpus_are_told_together_once_and_again_when_they_change(node: G
     assert len(second.facts["gpus"]) == 3 and len(second.facts["topology"]) == 3
 
 
+def test_levels_of_the_topology_are_those_of_pynvml() -> None:
+    words = {
+        "INTERNAL": "internal",
+        "SINGLE": "PIX",
+        "MULTIPLE": "PXB",
+        "HOSTBRIDGE": "PHB",
+        "NODE": "NODE",
+        "SYSTEM": "SYS",
+    }
+    assert {getattr(pynvml, f"NVML_TOPOLOGY_{name}"): word for name, word in words.items()} == facts._TOPOLOGY
+
+
 def test_what_the_driver_does_not_tell_is_absent(node: GpuSampler) -> None:
     program = """
 from chiplog_agent.stats.gpu.facts import gpu_facts
@@ -29,5 +44,5 @@ handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 tell("lost0")
 show(gpu_facts(pynvml, {"GPU-0": handle}))
 """
-    [facts] = node.ask(program)
-    assert facts["gpus"] == [{"uuid": "GPU-0"}] and "topology" not in facts and facts["driver"]
+    [found] = node.ask(program)
+    assert found["gpus"] == [{"uuid": "GPU-0"}] and "topology" not in found and found["driver"]
