@@ -35,6 +35,7 @@ from chiplog_schemas.limits import (
     SPOOL_SYNC_INTERVAL_S,
     SPOOL_SYNC_INTERVAL_SLOW_S,
 )
+from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.once import OnceLogger
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals, start_daemon_once
@@ -412,6 +413,12 @@ class AgentDaemon:
     def _emit_of_file(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
         self._batcher.notice(kind, level, message, body, time.monotonic(), now_us())
 
+    @property
+    def _refusals(self) -> dict[RefusalReason, int]:
+        """How much of ranks was refused since the start, by reason."""
+        n_unauthorized = self._authenticator.refused if self._authenticator is not None else 0
+        return {**self._receiver.refusals, RefusalReason.UNAUTHORIZED: n_unauthorized}
+
     def _report_health(self, now: float) -> None:
         """Note this turn, and every 10 s add a sample of the agent itself."""
         if not self._health.turn(*self._spool.progress, is_open=self._delivery.is_open, now=now):
@@ -420,7 +427,10 @@ class AgentDaemon:
             spool_bytes=self._spool.size_bytes,
             received=self._batcher.n_received,
             lost=self._batcher.n_lost,
-            refused=self._delivery.protocol.refused,
+            refused=self._collector.n_refused,
+            refusals=self._refusals,
+            duplicates=self._receiver.duplicates,
+            damaged=self._batcher.damaged,
             ranks=len(self._receiver.senders),
             journals=len(self._orphans.known - self._receiver.senders),
             credit_bytes=self._credit,

@@ -43,3 +43,22 @@ def read_refused(path: Path) -> dict[bytes, Refused]:
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+class RefusedEvents:
+    """Counts what is refused from now on. The file has only what is kept: it shrinks once a key admits events."""
+
+    def __init__(self) -> None:
+        self.n_refused = 0
+        self._kept: dict[bytes, int] | None = None  # by sender
+
+    @property
+    def n_kept(self) -> int:
+        """How many events are kept now without being applied."""
+        return sum((self._kept or {}).values())
+
+    def note(self, counts: Mapping[bytes, Refused]) -> None:
+        """Note what is kept now. The first time it is what was refused before this start."""
+        former, self._kept = self._kept, {sender: refused.events for sender, refused in counts.items()}
+        if former is not None:
+            self.n_refused += sum(max(0, events - former.get(sender, 0)) for sender, events in self._kept.items())

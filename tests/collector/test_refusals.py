@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chiplog_collector.refusals import Refused, read_refused, write_refused
+from chiplog_collector.refusals import Refused, RefusedEvents, read_refused, write_refused
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
@@ -31,6 +31,15 @@ def test_counts_survive_the_file_and_anything_else_is_none(tmp_path: Path) -> No
         path.write_text(junk)
         assert read_refused(path) == {}
     write_refused(tmp_path / "missing" / "refused", {})
+
+
+def test_refused_events_are_counted_from_the_start_on_and_never_fewer() -> None:
+    events = RefusedEvents()
+    found = []
+    for kept in ({SENDER: 7}, {SENDER: 7}, {SENDER: 9, b"T": 4}, {}, {SENDER: 5}):
+        events.note({sender: Refused(n_events, 1) for sender, n_events in kept.items()})
+        found.append((events.n_kept, events.n_refused))
+    assert found == [(7, 0), (7, 0), (13, 6), (0, 6), (5, 11)]
 
 
 @proves("refused-sender-without-credit", "a sender with too many refusals gets no credit", value="self.credit")

@@ -42,6 +42,8 @@ class CollectorSupervisor:
         self._has_warned = False
         self._reported = ""
         self._refused = 0  # events, as last reported
+        self._kept = 0  # events, as last seen
+        self.n_refused = 0  # events since the start
         self._report(LinkState.CONNECTING, f"collector {link.address} has not answered yet")
 
     def on_change(self, state: SenderState, reason: str) -> None:
@@ -63,6 +65,8 @@ class CollectorSupervisor:
         report: adds a row to `events`.
         """
         refused = self._delivery.protocol.refused if self._delivery.is_open else self._refused
+        self.n_refused += max(0, self._delivery.protocol.refused - self._kept)
+        self._kept = self._delivery.protocol.refused
         if (refused and self._refused <= refused < 2 * self._refused) or refused == self._refused:
             return
         self._refused = refused

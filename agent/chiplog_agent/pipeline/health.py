@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.exposed import Exposed, Health
-from chiplog_schemas.model.system_metrics import PIPELINE_DEVICE, PIPELINE_PERIOD_S
+from chiplog_schemas.model.system_metrics import AGENT_REFUSALS, PIPELINE_DEVICE, PIPELINE_PERIOD_S
 from chiplog_schemas.process.backlog import Backlog
 from chiplog_schemas.process.procfs import read_proc_stat
 from chiplog_schemas.process.pulse import Pulse
@@ -24,7 +25,10 @@ class Counts:
     spool_bytes: int = 0
     received: int = 0
     lost: int = 0
-    refused: int = 0
+    refused: int = 0  # by the collector
+    refusals: Mapping[RefusalReason, int] = field(default_factory=dict)  # of what ranks sent
+    duplicates: int = 0
+    damaged: int = 0
     ranks: int = 0
     journals: int = 0
     credit_bytes: int = 0
@@ -72,6 +76,9 @@ class AgentHealth:
             "chiplog.agent.events.received": counts.received,
             "chiplog.agent.events.lost": counts.lost,
             "chiplog.agent.events.refused": counts.refused,
+            **{f"chiplog.agent.refused.{reason}": counts.refusals.get(reason, 0) for reason in AGENT_REFUSALS},
+            "chiplog.agent.duplicates": counts.duplicates,
+            "chiplog.agent.damaged": counts.damaged,
             "chiplog.agent.ranks": counts.ranks,
             "chiplog.agent.journals_waiting": counts.journals,
             "chiplog.agent.credit": counts.credit_bytes,

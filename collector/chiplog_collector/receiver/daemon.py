@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from chiplog_collector.receiver.page_process import page_process
 from chiplog_collector.receiver.publisher_process import publisher_process
 from chiplog_collector.receiver.store_watch import StoreWatch
 from chiplog_collector.refusals import NAME as REFUSED_NAME
-from chiplog_collector.refusals import RECORDS_MAX, read_refused
+from chiplog_collector.refusals import RECORDS_MAX, RefusedEvents, read_refused
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.clock import now_us
@@ -38,6 +39,7 @@ from chiplog_schemas.limits import (
     PEER_SILENT_S,
     RECORD_BYTES_MAX,
 )
+from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
 from chiplog_schemas.process.file_lock import keep_lock, take_daemon_lock, touch
@@ -187,7 +189,7 @@ class ReceiverDaemon:
         self._write_after = 0.0
         self._next_poll_s = self._warn_again_at = 0.0
         self._touch_at = time.monotonic() + FILES_TOUCH_S
-        self._n_refused = 0  # events that the index refuses now
+        self._refused_events = RefusedEvents()  # by the index
         self._disk_free_bytes = 0
         self._refused_at = 0.0  # when to read what the index refused
         self._renewed: dict[bytes, tuple[str, ...]] = {}  # as the log has them, of senders with refusals
@@ -269,7 +271,9 @@ class ReceiverDaemon:
             log_bytes=self.log.size_bytes,
             disk_free_bytes=self._disk_free_bytes,
             quarantined=self._commits.quarantined,
-            refused=self._n_refused,
+            refused=self._refusals,
+            unapplied=self._refused_events.n_kept,
+            duplicates=self._receiver.duplicates,
             connected=len(self._receiver.senders),
             index_restarts=self._index.n_restarts if self._index is not None else 0,
         )
@@ -277,6 +281,15 @@ class ReceiverDaemon:
         if self._is_busy and not self.settings.embedded and not refusal:
             self._is_busy = False
             self._append([self._commits.add_own_block(self._health.block(values, now_us()))])
+
+    @property
+    def _refusals(self) -> dict[RefusalReason, int]:
+        """How much was refused since the start, by reason."""
+        refusals = Counter(self._receiver.refusals)
+        refusals[RefusalReason.MALFORMED] += self._files.malformed
+        refusals[RefusalReason.NODE] += self._refused_events.n_refused
+        refusals[RefusalReason.UNAUTHORIZED] += self._authenticator.refused if self._authenticator is not None else 0
+        return refusals
 
     def _take_messages(self, now: float) -> None:
         for _ in range(MESSAGES_PER_TURN_MAX):  # safeguard: turn-bounded
@@ -345,7 +358,7 @@ class ReceiverDaemon:
             return
         self._refused_at = now + _REFUSED_INTERVAL_S
         counts = read_refused(self.settings.places.collector / REFUSED_NAME)
-        self._n_refused = sum(refused.events for refused in counts.values())
+        self._refused_events.note(counts)
         full = {sender for sender, refused in counts.items() if refused.records >= RECORDS_MAX}
         self._act(self._receiver.set_refused({sender: refused.events for sender, refused in counts.items()}, full))
         for sender in counts:

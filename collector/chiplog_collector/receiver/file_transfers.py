@@ -47,6 +47,11 @@ class FileTransfers:
         """Return True if no file is being received."""
         return self._protocol.is_idle
 
+    @property
+    def malformed(self) -> int:
+        """How many messages were invalid."""
+        return self._protocol.malformed
+
     def receive(self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None) -> list[Reply]:
         """Process a message of an agent; return the answers."""
         return self._act(self._protocol.receive(routing, frames, now, permit))

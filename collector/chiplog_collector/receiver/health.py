@@ -3,11 +3,13 @@
 import os
 import struct
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from chiplog_schemas._version import __version__
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_builder import BlockBuilder
+from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.events import EventKind, ProducerIdentity, encode
 from chiplog_schemas.model.exposed import Exposed, Health
 from chiplog_schemas.model.system_metrics import PIPELINE_DEVICE, PIPELINE_PERIOD_S
@@ -26,7 +28,9 @@ class Counts:
     log_bytes: int = 0
     disk_free_bytes: int = 0
     quarantined: int = 0
-    refused: int = 0
+    refused: Mapping[RefusalReason, int] = field(default_factory=dict)
+    unapplied: int = 0
+    duplicates: int = 0
     connected: int = 0
     index_restarts: int = 0
 
@@ -79,7 +83,9 @@ class CollectorHealth:
             "chiplog.collector.disk_free": float(counts.disk_free_bytes),
             "chiplog.collector.apply_lag": self._backlog.age_s(now),
             "chiplog.collector.quarantined": float(counts.quarantined),
-            "chiplog.collector.refused": float(counts.refused),
+            **{f"chiplog.collector.refused.{reason}": float(counts.refused.get(reason, 0)) for reason in RefusalReason},
+            "chiplog.collector.unapplied": float(counts.unapplied),
+            "chiplog.collector.duplicates": float(counts.duplicates),
             "chiplog.collector.agents.connected": float(counts.connected),
             "chiplog.collector.agents.silent": float(self._count_silent(now)),
             "chiplog.collector.index_restarts": float(counts.index_restarts),

@@ -23,6 +23,17 @@ class QuarantineCode(StrEnum):
     EVENT_REJECTED = "event_rejected"  # applying the event raised an exception
 
 
+class RefusalReason(StrEnum):
+    """Why an agent or a collector refused something: the label `reason` of `chiplog_refused_total`."""
+
+    UNAUTHORIZED = "unauthorized"  # a handshake or message of a key without the right
+    NODE = "node"  # an event or session of a node that the sender's key does not name
+    OTHER_KEY = "other_key"  # a session of a sender that used another key before
+    VERSION = "version"  # a session without a common version of the protocol
+    SESSIONS = "sessions"  # a session above SESSIONS_MAX
+    MALFORMED = "malformed"  # bytes that are not a message
+
+
 class EndCause(StrEnum):
     """Why a process failed or crashed: `cause` of a STATE map, and of the body of a NOTICE `traceback`."""
 

@@ -7,6 +7,8 @@ conventions where these have one. Units are UCUM.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from chiplog_schemas.model.codes import RefusalReason
+
 SLOW_S = 10.0  # between two readings of what costs more or changes rarely
 GPU_PROCESSES_S = 2.0  # between two queries which processes use a GPU
 _QUANTITIES = {
@@ -22,6 +24,8 @@ _QUANTITIES = {
 _SUFFIXES = _QUANTITIES | {"1": "ratio", "{cpu}": "cpus"}  # of names in /metrics
 PIPELINE_DEVICE = "chiplog"  # of samples about chiplog itself
 PIPELINE_PERIOD_S = 10.0
+# An agent checks no nodes: keys of ranks name none.
+AGENT_REFUSALS = tuple(reason for reason in RefusalReason if reason is not RefusalReason.NODE)
 
 
 class SystemMetric(NamedTuple):
@@ -80,6 +84,29 @@ def _pipeline(name: str, unit: str, title: str, source: str, label: str = "") ->
 
 def _pipeline_count(name: str, unit: str, title: str, source: str, label: str = "") -> SystemMetric:
     return SystemMetric(name, unit, title, source, is_counter=True, period_s=PIPELINE_PERIOD_S, label=label)
+
+
+_REFUSED = {
+    RefusalReason.UNAUTHORIZED: ("keys without the right", "handshakes and messages over TCP"),
+    RefusalReason.NODE: ("other nodes", "events, and sessions, of nodes that the sender's key does not name"),
+    RefusalReason.OTHER_KEY: ("another key", "sessions of senders that used another key before"),
+    RefusalReason.VERSION: ("versions", "sessions without a common version of the protocol"),
+    RefusalReason.SESSIONS: ("too many sessions", "above SESSIONS_MAX"),
+    RefusalReason.MALFORMED: ("malformed messages", "bytes that are not a message"),
+}
+
+
+def _refused(daemon: str, reasons: Iterable[RefusalReason]) -> tuple[SystemMetric, ...]:
+    return tuple(
+        _pipeline_count(
+            f"chiplog.{daemon}.refused.{reason}",
+            "{refusal}",
+            f"{daemon.capitalize()}: refused, {_REFUSED[reason][0]}",
+            _REFUSED[reason][1],
+            "reason",
+        )
+        for reason in reasons
+    )
 
 
 # Of a GPU. A MIG instance has its memory and the metrics of GPM. Numbers are those of nvml.h, NVML_FI_DEV_*; GPM is
@@ -288,6 +315,11 @@ _PIPELINE = (
     _pipeline_count("chiplog.agent.events.received", "{event}", "Agent: events of ranks", "taken from them", "result"),
     _pipeline_count("chiplog.agent.events.lost", "{event}", "Agent: events lost", "declared lost by it", "result"),
     _pipeline_count("chiplog.agent.events.refused", "{event}", "Agent: events refused", "by the collector", "result"),
+    *_refused("agent", AGENT_REFUSALS),
+    _pipeline_count(
+        "chiplog.agent.duplicates", "{message}", "Agent: repeated messages", "dropped: sent again by ranks"
+    ),
+    _pipeline_count("chiplog.agent.damaged", "{range}", "Agent: damaged ranges of bytes", "in messages of ranks"),
     _pipeline("chiplog.agent.ranks", "{process}", "Agent: connected ranks", "its sessions"),
     _pipeline("chiplog.agent.journals_waiting", "{journal}", "Agent: journals of ended ranks", "not delivered yet"),
     _pipeline("chiplog.agent.credit", "By", "Agent: credit of each rank", "0: the spool is full"),
@@ -301,7 +333,16 @@ _PIPELINE = (
     _pipeline("chiplog.collector.disk_free", "By", "Collector: free disk", "statvfs of its directory"),
     _pipeline("chiplog.collector.apply_lag", "s", "Collector: age of what SQL does not show yet", "log against index"),
     _pipeline_count("chiplog.collector.quarantined", "{record}", "Collector: damaged records", "set aside"),
-    _pipeline_count("chiplog.collector.refused", "{event}", "Collector: refused events", "of keys without the right"),
+    *_refused("collector", RefusalReason),
+    _pipeline(
+        "chiplog.collector.unapplied",
+        "{event}",
+        "Collector: events kept, not applied",
+        "of other nodes, until chiplog keys allow admits them",
+    ),
+    _pipeline_count(
+        "chiplog.collector.duplicates", "{message}", "Collector: repeated messages", "dropped: sent again by agents"
+    ),
     _pipeline("chiplog.collector.agents.connected", "{agent}", "Collector: connected agents", "its sessions", "state"),
     _pipeline("chiplog.collector.agents.silent", "{agent}", "Collector: silent agents", "within the hour", "state"),
     _pipeline_count("chiplog.collector.index_restarts", "{restart}", "Collector: restarts of the index", "its ends"),

@@ -4,9 +4,11 @@ It has one session per sender. HELLO makes it and replaces an older one. Frames 
 newest are answered by RESET. PEER_SILENT_S without a frame ends it. The rules that both ends share are in actions.py.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from chiplog_schemas.limits import CREDIT_BYTES, HEARTBEAT_INTERVAL_S, PEER_SILENT_S, SENDERS_MAX, SESSIONS_MAX
+from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import (
     DataReceived,
@@ -52,6 +54,7 @@ class ReceiverProtocol:
         self._synced: dict[bytes, int] = dict(self.next_numbers)
         self._sessions: dict[bytes, _Session] = {}
         self._senders: dict[bytes, bytes] = {}  # session nonce -> sender
+        self._refusals: Counter[RefusalReason] = Counter()
         self._keeps_numbers = next_numbers is not None
         self._scopes = scopes
         self._refused: dict[bytes, int] = {}
@@ -62,6 +65,11 @@ class ReceiverProtocol:
     def senders(self) -> set[bytes]:
         """The senders with an open session."""
         return set(self._sessions)
+
+    @property
+    def refusals(self) -> dict[RefusalReason, int]:
+        """How many sessions and messages were refused, by reason."""
+        return {**self._refusals, RefusalReason.MALFORMED: self.malformed}
 
     def receive(
         self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None = None
@@ -84,7 +92,7 @@ class ReceiverProtocol:
             objection = permit.denial_reason(session.node)  # safeguard: session-ends-with-key
             if objection is not None:
                 return [
-                    Reply(routing, messages.reset(message.session, objection), permit),
+                    self._refuse(routing, message, RefusalReason.NODE, objection, permit),
                     self._end(sender, LeaveCause.NOT_PERMITTED),
                 ]
         session.last_received_s = now
@@ -175,20 +183,20 @@ class ReceiverProtocol:
                 f"protocol versions {message.versions[0]}..{message.versions[1]} are not supported here "
                 f"({lowest}..{highest}); upgrade the older end"
             )
-            return [Reply(routing, messages.reset(message.session, reason), permit)]
+            return [self._refuse(routing, message, RefusalReason.VERSION, reason, permit)]
         sender = message.sender
         if permit is not None and self._scopes:
             # safeguard: agent-key-bound-to-node
             if (objection := permit.denial_reason(message.info.get("node"))) is not None:
-                return [Reply(routing, messages.reset(message.session, objection), permit)]
+                return [self._refuse(routing, message, RefusalReason.NODE, objection, permit)]
             sender = scoped_sender_id(sender, permit)  # safeguard: numbers-scoped-by-key
         if sender not in self._sessions and len(self._sessions) >= SESSIONS_MAX:  # safeguard: sessions-bounded
             reason = f"{SESSIONS_MAX} sessions are open here, which is the limit; retry after one has ended"
-            return [Reply(routing, messages.reset(message.session, reason), permit)]
+            return [self._refuse(routing, message, RefusalReason.SESSIONS, reason, permit)]
         owner = permit.name if permit is not None else ""
         if self._owners.setdefault(sender, owner) != owner:
             reason = f"sender {sender.hex()} used another key before; only that key may continue"
-            return [Reply(routing, messages.reset(message.session, reason), permit)]
+            return [self._refuse(routing, message, RefusalReason.OTHER_KEY, reason, permit)]
         if sender in self._sessions:
             self._senders.pop(self._sessions[sender].nonce, None)  # safeguard: replaced-session-forgotten
         self._sessions[sender] = _Session(message.session, routing, now, permit, message.info.get("node"))
@@ -209,6 +217,12 @@ class ReceiverProtocol:
                 NumbersLost(sender, previous, next_number - 1, "acknowledged to the sender, and not in this log")
             )
         return actions
+
+    def _refuse(
+        self, routing: bytes, message: messages.Message, reason: RefusalReason, text: str, permit: Permission | None
+    ) -> Reply:
+        self._refusals[reason] += 1
+        return Reply(routing, messages.reset(message.session, text), permit)
 
     def _evict_oldest(self) -> None:
         """Evict the oldest senders without a session above the limit.

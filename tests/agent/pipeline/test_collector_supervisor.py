@@ -130,8 +130,11 @@ def test_refused_events_are_reported_when_they_begin_double_and_end(
     with caplog.at_level("INFO", "chiplog.agent"):
         refuse(0)
     assert agent.refused == [3, 6, 12], "an end is no row"
+    assert agent.supervisor.n_refused == 12, "a counter does not fall"
     assert caplog.messages[-1].endswith("answers, and no longer refuses any events")
     assert agent.link == (LinkState.OPEN, f"collector {hop.link.address} answers")
+    refuse(4)
+    assert agent.supervisor.n_refused == 16
 
 
 def test_a_collector_is_started_when_none_answers_and_again_when_it_does_not_come_up(starter: Agent) -> None:

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from chiplog_agent.pipeline.health import AgentHealth, Counts, device_labels, health_of
+from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.exposed import Exposed
 from chiplog_schemas.model.system_metrics import PIPELINE_METRICS
 
@@ -14,10 +15,12 @@ def test_values_are_due_each_ten_seconds_and_have_the_names_of_the_table() -> No
     health = AgentHealth("node-a", 100.0)
     assert not health.turn(0, 0, is_open=True, now=109.9)
     assert health.turn(5, 0, is_open=True, now=110.0)
-    device, names, values = health.read(Counts(received=7, lost=1, sampler_pid=os.getppid()), 110.0)
+    counts = Counts(received=7, lost=1, refusals={RefusalReason.OTHER_KEY: 2}, sampler_pid=os.getppid())
+    device, names, values = health.read(counts, 110.0)
     found = dict(zip(names, values, strict=True))
     assert device == "chiplog" and found.keys() == {n for n in PIPELINE_METRICS if n.startswith("chiplog.agent.")}
     assert (found["chiplog.agent.events.received"], found["chiplog.agent.events.lost"]) == (7.0, 1.0)
+    assert (found["chiplog.agent.refused.other_key"], found["chiplog.agent.refused.version"]) == (2.0, 0.0)
     assert found["chiplog.agent.memory"] > 1 << 20 and found["chiplog.agent.cpu_time"] > 0
     assert not health.turn(5, 5, is_open=True, now=119.9)
     assert health.turn(5, 5, is_open=True, now=120.0)
@@ -73,3 +76,11 @@ def test_labels_say_whose_a_device_is() -> None:
     assert device_labels("n", "MIG-2", owners) == {"node": "n", "uuid": "MIG-2"}
     assert device_labels("n", "pid:7", owners) == {"node": "n", **owner}
     assert device_labels("n", "nic:eth0", owners) == {"node": "n", "device": "nic:eth0"}
+
+
+def test_what_all_ranks_report_is_in_the_sample_and_not_in_metrics() -> None:
+    health = AgentHealth("node-a", 0.0)
+    _, names, values = health.read(Counts(sdk={"chiplog.sdk.events": 7.0}), 0.0)
+    assert dict(zip(names, values, strict=True))["chiplog.sdk.events"] == 7.0
+    [exposed] = health.exposed()
+    assert "chiplog.sdk.events" not in exposed.names

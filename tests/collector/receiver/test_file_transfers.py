@@ -73,3 +73,8 @@ def test_bytes_of_another_digest_are_neither_kept_nor_logged(transfers: FileTran
     assert ([message.kind for message in said], arrived) == ([FileMessageKind.MISMATCH], [])
     assert not list(tmp_path.rglob(DIGEST.hex()))
     assert transfers.committed() == []
+
+
+def test_bytes_that_are_no_message_are_counted(transfers: FileTransfers) -> None:
+    assert send(transfers, [b"no message"]) == []
+    assert transfers.malformed == 1

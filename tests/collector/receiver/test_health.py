@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from chiplog_collector.receiver.health import CollectorHealth, Counts
 from chiplog_schemas.model.block_decoder import decode_block
+from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.model.system_metrics import PIPELINE_METRICS
 from tests.support.node import Node
@@ -23,8 +24,13 @@ def test_values_have_the_names_of_the_table_and_become_a_block() -> None:
     health = CollectorHealth("node-c", 100.0, follows_index=True)
     assert not health.turn(10, 0, "", 109.9)
     assert health.turn(10, 0, "", 110.0)
-    values = health.read(Counts(connected=2), 110.0)
+    refused = {RefusalReason.VERSION: 3}
+    values = health.read(Counts(connected=2, refused=refused, unapplied=4), 110.0)
     assert values.keys() == {name for name in PIPELINE_METRICS if name.startswith("chiplog.collector.")}
+    assert {reason: values[f"chiplog.collector.refused.{reason}"] for reason in RefusalReason} == {
+        reason: refused.get(reason, 0) for reason in RefusalReason
+    }
+    assert values["chiplog.collector.unapplied"] == 4
     assert values["chiplog.collector.apply_lag"] == pytest.approx(0.1)
     blocks = [decode_block(health.block(values, 1_000_000)) for _ in range(2)]
     assert [{EventKind(group.kind) for group in block.groups} for block in blocks] == [

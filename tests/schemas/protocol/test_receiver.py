@@ -3,11 +3,13 @@
 import pytest
 
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
+from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol import receiver as receiver_module
 from chiplog_schemas.protocol.actions import DataReceived, HealthReported, LeaveCause, NumbersLost, Reply, SessionClosed
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.protocol.sender import SenderState
+from chiplog_schemas.security.permissions import Permission
 from tests.support.delivery import CREDIT, NAMES, kinds, open_pair
 from tests.support.safeguard import proves
 
@@ -122,6 +124,28 @@ def test_versions_without_a_common_one_are_reset_with_a_reason() -> None:
     assert isinstance(reply, Reply)
     assert "upgrade the older end" in messages.parse(reply.frames).reason  # type: ignore[arg-type]
     assert receiver.senders == set()
+    assert receiver.refusals == {RefusalReason.VERSION: 1, RefusalReason.MALFORMED: 0}
+
+
+def test_refusals_are_counted_by_reason() -> None:
+    receiver = ReceiverProtocol(credit=CREDIT, scopes=True)
+
+    def permit(name: str, node: str) -> Permission:
+        return Permission(name, frozenset({"agent"}), (node,), name * 40)
+
+    def greet(key: Permission, node: str) -> list[int]:
+        return kinds(receiver.receive(b"r", messages.hello(b"nonce  8", NAMES[0], 0, {"node": node}), 0.0, key))
+
+    assert greet(permit("k", "node-a"), "node-b") == [messages.MessageKind.RESET]
+    assert greet(permit("k", "node-a"), "node-a") == [messages.MessageKind.WELCOME]
+    renewed = permit("k", "node-c")
+    assert kinds(receiver.receive(b"r", messages.ping(b"nonce  8", 0), 0.0, renewed)) == [messages.MessageKind.RESET]
+    assert receiver.receive(b"r", [b"no message"], 0.0) == []
+    assert receiver.refusals == {RefusalReason.NODE: 2, RefusalReason.MALFORMED: 1}
+    shared = ReceiverProtocol(credit=CREDIT)
+    for name in "kl":
+        shared.receive(b"r", messages.hello(b"nonce  8", NAMES[0], 0, {}), 0.0, permit(name, "node-a"))
+    assert shared.refusals == {RefusalReason.OTHER_KEY: 1, RefusalReason.MALFORMED: 0}
 
 
 def test_a_loss_is_handed_on_once_and_counts_as_had() -> None:
@@ -171,6 +195,7 @@ def test_a_receiver_opens_no_more_sessions_than_may_be(monkeypatch: pytest.Monke
     for n in range(3):
         assert greet(n, 0.0) == [messages.MessageKind.WELCOME]
     assert greet(3, 1.0) == [messages.MessageKind.RESET]
+    assert receiver.refusals[RefusalReason.SESSIONS] == 1
     assert greet(0, 1.0) == [messages.MessageKind.WELCOME], "a sender that is already connected may restart"
     assert len(receiver.senders) == len(receiver.next_numbers) == 3
     receiver.tick(PEER_SILENT_S + 0.5)  # the others fell silent
