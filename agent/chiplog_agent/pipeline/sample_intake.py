@@ -107,7 +107,10 @@ class SampleIntake:
     def take_report(self, producer: bytes, health: Mapping[Any, Any], now: float) -> None:
         """Pass on what a rank reports of its SDK, as a sample of its process, if that is sampled."""
         pid = self._pids.get(producer)
-        values = {} if pid is None else self._sdk.take(producer, health)
+        if pid is None:
+            return
+        self._sdk.take(producer, health)
+        values = self._sdk.of(other for other, its_pid in self._pids.items() if its_pid == pid)  # of several runs
         if values:
             self._take_sample(Sample(now_us(), f"{RANK_DEVICE}{pid}", tuple(values), tuple(values.values())), now)
 

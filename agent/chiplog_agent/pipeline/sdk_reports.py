@@ -1,7 +1,7 @@
 """What ranks report of their SDK: checked, and summed up for the node. Pure."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chiplog_schemas.model.system_metrics import SDK_METRICS
@@ -17,28 +17,26 @@ class SdkReports:
         self._newest: dict[bytes, dict[str, float]] = {}
         self._sums = dict.fromkeys(_COUNTERS, 0.0)
 
-    def take(self, producer: bytes, health: Mapping[Any, Any]) -> dict[str, float]:
-        """Note a report. Return its valid values: a peer may send anything, and a newer one more."""
+    def take(self, producer: bytes, health: Mapping[Any, Any]) -> None:
+        """Note the valid values of a report: a peer may send anything, and a newer one more."""
         values = {name: float(health[name]) for name in SDK_METRICS if _is_valid(health.get(name))}
         former = self._newest.get(producer, {})
         for name in _COUNTERS:
             self._sums[name] += max(0.0, values.get(name, 0.0) - former.get(name, 0.0))
         self._newest[producer] = former | values
-        return values
 
-    def totals(self, present: Collection[bytes]) -> dict[str, float]:
-        """Return the values of all ranks together; gauges are those of the present ones. Nothing without a report."""
-        if not any(self._sums.values()):
-            return {}
-        reports = [report for producer, report in self._newest.items() if producer in present]
-        totals: dict[str, float] = {}
+    def of(self, producers: Iterable[bytes]) -> dict[str, float]:
+        """Return the newest values of ranks together: sums, and the worst age."""
+        reports = [self._newest[producer] for producer in producers if producer in self._newest]
+        together: dict[str, float] = {}
         for name in SDK_METRICS:
-            values = [report.get(name, 0.0) for report in reports]
-            if name in self._sums:
-                totals[name] = self._sums[name]
-            else:
-                totals[name] = max(values, default=0.0) if name in _AGES else sum(values)
-        return totals
+            if values := [report[name] for report in reports if name in report]:
+                together[name] = max(values) if name in _AGES else sum(values)
+        return together
+
+    def totals(self, present: Iterable[bytes]) -> dict[str, float]:
+        """Return the values of all ranks together; gauges are those of the present ones. Nothing without a report."""
+        return {**self.of(present), **self._sums} if any(self._sums.values()) else {}
 
     def forget(self, producer: bytes) -> None:
         """Drop the newest report of a rank that is gone; its counts remain."""

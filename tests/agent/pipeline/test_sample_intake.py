@@ -184,7 +184,14 @@ def test_what_a_sampled_rank_reports_of_its_sdk_becomes_a_sample_of_its_process(
     assert (exposed.names, exposed.values) == (("chiplog.sdk.events",), (7.0,))
     assert exposed.labels == {"node": NODE, "run_id": "r", "label": "rank3", "rank": "3"}
     assert intake.samples.sdk_totals()["chiplog.sdk.events"] == 7.0
+    second = b"s" * 16  # another run of the same process
+    intake.batcher.register(second, {"run_id": "s", "label": "rank3", "pid": 77, "sample_interval_s": 1.0})
+    intake.batcher.locate(second, Origin(77, 5), 0.0, 0)
+    intake.samples.watch({rank, second})
+    intake.samples.take_report(second, {"chiplog.sdk.events": 2.0}, 2.0)
+    [exposed] = intake.samples.exposed()
+    assert (exposed.labels["run_id"], exposed.values) == ("r", (9.0,))
     intake.samples.watch(set())
     assert intake.samples.exposed() == [], "an ended rank leaves"
     intake.samples.forget(rank)
-    assert intake.samples.sdk_totals()["chiplog.sdk.events"] == 7.0
+    assert intake.samples.sdk_totals()["chiplog.sdk.events"] == 9.0
