@@ -5,7 +5,8 @@ import socket as sockets
 
 import zmq
 
-from chiplog_schemas.addresses import ipc_path
+from chiplog_schemas.addresses import ipc_path, is_ipc
+from chiplog_schemas.transport.router import bind_any
 
 
 def bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
@@ -16,6 +17,23 @@ def bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
     path = _free_path(address)
     socket.bind(address)
     os.chmod(path, 0o600)
+
+
+def check_free(address: str) -> None:
+    """Raise OSError if an address cannot be bound now: the index would restart for it again and again."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.LINGER, 0)
+    try:
+        if is_ipc(address):
+            bind_ipc(socket, address)
+        else:
+            bind_any(socket, address)
+    except (zmq.ZMQError, OSError) as error:
+        raise OSError(f"query address {address} cannot be bound: {error}") from error
+    finally:
+        socket.close()
+        context.term()
 
 
 def listen_ipc(address: str) -> sockets.socket:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import zmq
 
+from chiplog_collector.query.binding import check_free
 from chiplog_collector.receiver.agent_liveness import AgentLiveness, LivenessChange
 from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_lost, recover_senders
 from chiplog_collector.receiver.disk_space import DiskSpace
@@ -42,7 +43,7 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
-from chiplog_schemas.process.file_lock import keep_lock, take_daemon_lock, touch
+from chiplog_schemas.process.file_lock import keep_lock, lock_holder_pid, take_daemon_lock, touch
 from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.process.offload import Offload
 from chiplog_schemas.protocol.actions import (
@@ -117,6 +118,11 @@ class ReceiverDaemon:
             places.collector / "lock", embedded=settings.embedded, replace_wait_s=_REPLACE_WAIT_S
         )
         try:
+            # The index of a killed collector may still answer there: it is about to end, and the next one waits for it.
+            if with_index and not lock_holder_pid(places.index_lock):
+                for address in settings.query:
+                    if address != places.query_address:
+                        check_free(address)  # safeguard: bad-query-address-refused
             self._ownership = LogOwnership(places, is_service=settings.is_service, take_over=settings.take_over)
         except OSError:
             self._lock.release()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog_collector.query.binding import bind_ipc, listen_ipc
+from chiplog_collector.query.binding import bind_ipc, check_free, listen_ipc
 
 
 @pytest.fixture
@@ -49,3 +49,16 @@ def test_a_socket_that_waits_for_clients_is_private_and_keeps_its_path(tmp_path:
             listen_ipc(f"ipc://{tmp_path}/sql")
         listener.close()
         listen_ipc(f"ipc://{tmp_path}/sql").close()
+
+
+def test_an_address_that_cannot_be_bound_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        for address in (f"tcp://127.0.0.1:{port}", "tcp://192.0.2.1:7001", f"ipc://{tmp_path}/missing/sql"):
+            with pytest.raises(OSError, match=f"^query address {address} cannot be bound: "):
+                check_free(address)
+    for address in (f"tcp://127.0.0.1:{port}", f"ipc://{tmp_path}/sql"):
+        check_free(address)
+        check_free(address)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.collector_log import Rank, whole
+from tests.support.lock_holder import lock_holder
 from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.safeguard import proves
@@ -43,6 +45,21 @@ def agent(bare_node):
     agent = Agent(bare_node.place.collector_address)
     yield agent
     agent.close()
+
+
+@proves("bad-query-address-refused", "an address of SQL that cannot be bound is one line at the start")
+def test_an_address_of_sql_that_is_in_use_ends_the_start_unless_an_index_has_it(chiplog_dir) -> None:
+    place = paths_for_root(chiplog_dir)
+    ensure_private_dir(place.run)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        settings = ReceiverSettings(place, [place.collector_address], [place.query_address, address])
+        with pytest.raises(OSError, match=f"^query address {address} cannot be bound: "):
+            ReceiverDaemon(settings)
+        with lock_holder(place.index_lock):
+            ReceiverDaemon(settings).close()
 
 
 def records_of(place) -> list[Record | CorruptRange]:
