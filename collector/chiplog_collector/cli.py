@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from chiplog_collector.store.commands import check_url
-from chiplog_schemas.addresses import AddressError, check_bind, parse_host_port, port_after
-from chiplog_schemas.limit_settings import LimitError, read_limits
+from chiplog_schemas.addresses import AddressError, check_bind, parse_host_port, port_after, store_of
+from chiplog_schemas.limit_settings import LimitError, drop_bad_limits, keeps_files, read_limits
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
@@ -69,7 +69,11 @@ def collector(
         _check_index_path(place)
     try:
         keys = Keys(keys_dir(keys_directory, os.environ, place.root))
-        limits = read_limits(os.environ, logging.warning if embedded else None)  # one that a training starts must run
+        if embedded:  # one that a training starts must run, and so must its index
+            limits = drop_bad_limits(os.environ, logging.warning)  # safeguard: bad-limit-of-training-dropped
+        else:
+            limits = read_limits(os.environ)
+            keeps_files(os.environ)  # the publisher reads it
         keyed = keys.pair(Role.COLLECTOR) is not None
         binds = [check_bind(address, keyed=keyed) for address in bind]
         queries = [check_bind(address, keyed=keyed) for address in query] or [
@@ -115,12 +119,21 @@ def _check_index_path(place: Paths) -> None:
         raise click.UsageError(f"{reason}; name another directory with --dir or CHIPLOG_DIR")
 
 
+def _check_variables() -> None:
+    try:
+        read_limits(os.environ)
+        store_of(os.environ)
+    except (AddressError, LimitError) as error:
+        raise click.UsageError(str(error)) from error
+
+
 @click.command()
 @_DIRECTORY
 def rebuild(directory: str | None) -> None:
     """Rebuild the DuckDB file from the collector's log. The collector must be stopped."""
     from chiplog_collector import maintenance  # `--help` needs no duckdb
 
+    _check_variables()
     place = paths_for_root(resolve_root(directory, os.environ))
     with _exclusive(place):
         click.echo(maintenance.rebuild(place))
@@ -132,6 +145,7 @@ def compact(directory: str | None) -> None:
     """Rewrite the DuckDB file, sorted and without free space. The collector must be stopped."""
     from chiplog_collector import maintenance
 
+    _check_variables()
     place = paths_for_root(resolve_root(directory, os.environ))
     with _exclusive(place):
         click.echo(maintenance.compact(place))
@@ -166,6 +180,7 @@ def restore(source: Path, damaged: bool, directory: str | None) -> None:
     """
     from chiplog_collector import backup, maintenance
 
+    _check_variables()
     place = paths_for_root(resolve_root(directory, os.environ))
     _check_index_path(place)
     click.echo(backup.restore(source, place, damaged=damaged))

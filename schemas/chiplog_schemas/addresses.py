@@ -2,11 +2,13 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, ensure_private_dir
 
 _STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
+STORE = "CHIPLOG_STORE"
 _IPC = "ipc://"
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^:/\[\]]+):(\d{1,5})")
 
@@ -38,6 +40,15 @@ def check_store(address: str) -> str:
         known = ", ".join(f"{name}://…" for name in _STORE_SCHEMES)
         raise AddressError(f"{address} is no address of a store; give file:///DIRECTORY or another of {known}")
     return address.rstrip("/")
+
+
+def store_of(environ: Mapping[str, str]) -> str:
+    """Return the store that CHIPLOG_STORE names; empty if it is unset. Raises AddressError."""
+    url = environ.get(STORE, "")
+    try:
+        return check_store(url) if url else ""
+    except AddressError as error:
+        raise AddressError(f"{STORE}={error}") from None
 
 
 def check_store_exists(address: str) -> None:

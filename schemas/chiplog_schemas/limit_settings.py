@@ -3,7 +3,7 @@
 The SDK replaces a bad value by the default and warns once. A daemon refuses to start.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from chiplog_schemas import limits
@@ -35,10 +35,11 @@ RANGES: dict[str, tuple[int, int]] = {
     "CHIPLOG_SYSTEM_MINUTES_DAYS": (0, 36_500),
     "CHIPLOG_SYSTEM_RETENTION_DAYS": (0, 36_500),
 }
+STORE_FILES = "CHIPLOG_STORE_FILES"
 
 
 class LimitError(ValueError):
-    """A variable whose value is not a valid limit. The text is one line: variable, value, range."""
+    """A variable whose value is not valid. The text is one line: variable, value, range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +76,54 @@ def read_limits(environ: Mapping[str, str], on_bad: Callable[[str], None] | None
     on_bad: called with one line for each bad value, whose default is used. Without it the first one raises LimitError.
     """
     found: dict[str, int] = {}
-    for variable, (least, most) in RANGES.items():
-        text = environ.get(variable, "").strip()
-        if not text:
-            continue
+    for variable in RANGES:
         try:
-            value = int(text) if len(text) <= 20 else None  # an int of 10,000 digits raises too
-        except ValueError:
-            value = None
-        if value is not None and least <= value <= most:
-            found[_name(variable)] = value
+            value = _value(environ, variable)
+        except LimitError as error:
+            if on_bad is None:
+                raise LimitError(f"{error}; change or unset it") from None
+            on_bad(f"{error}; {getattr(_DEFAULTS, _name(variable))} is used")
             continue
-        message = f"{variable}={text[:40]!r} is not a whole number from {least} to {most}"
-        if on_bad is None:
-            raise LimitError(f"{message}; change or unset it")
-        on_bad(f"{message}; {getattr(_DEFAULTS, _name(variable))} is used")
+        if value is not None:
+            found[_name(variable)] = value
     return Limits(**found)
+
+
+def drop_bad_limits(environ: MutableMapping[str, str], on_bad: Callable[[str], None]) -> Limits:
+    """Remove bad values from an environment, which children inherit; return the limits.
+
+    on_bad: called with one line for each bad value, whose default is used.
+    """
+    limits_found = read_limits(environ, on_bad)
+    for variable in RANGES:
+        try:
+            _value(environ, variable)
+        except LimitError:
+            del environ[variable]
+    return limits_found
+
+
+def keeps_files(environ: Mapping[str, str]) -> bool:
+    """Return True if the contents of saved files stay at a collector that publishes. Raises LimitError."""
+    text = environ.get(STORE_FILES, "").strip()
+    if text not in ("", "0", "1"):
+        raise LimitError(f"{STORE_FILES}={text[:40]!r} is neither 0 nor 1; change or unset it")
+    return text == "0"
+
+
+def _value(environ: Mapping[str, str], variable: str) -> int | None:
+    """Return the value of a variable; None if it is unset. Raises LimitError."""
+    text = environ.get(variable, "").strip()
+    if not text:
+        return None
+    least, most = RANGES[variable]
+    try:
+        value = int(text) if len(text) <= 20 else None  # an int of 10,000 digits raises too
+    except ValueError:
+        value = None
+    if value is None or not least <= value <= most:
+        raise LimitError(f"{variable}={text[:40]!r} is not a whole number from {least} to {most}")
+    return value
 
 
 def _name(variable: str) -> str:

@@ -1,12 +1,14 @@
 """What waits to be delivered when a client connects: start daemons for it, and wait until the database has it."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
 
 from chiplog_client import daemons, database_file
 from chiplog_client.results.result import QueryError, Result
+from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths
 
 DELIVER_WAIT_S = 10.0  # for waiting journals to reach the database; a query does not wait longer
@@ -41,6 +43,7 @@ class PendingDelivery:
             self._awaits_spool = has_spool
             started = "an agent was" if daemons.goes_elsewhere(self._where) else "an agent and a collector were"
             print(f"chiplog: {what}; {started} started to deliver {them}", file=sys.stderr)
+            read_limits(os.environ, lambda message: print(f"chiplog: {message}", file=sys.stderr))
         return waiting
 
     def wait_for_spool(self) -> None:

@@ -11,14 +11,19 @@ from pathlib import Path
 from chiplog_client import daemons
 from chiplog_client.results.result import QueryError
 from chiplog_schemas.addresses import check_store, check_store_exists
+from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 
 _NEEDED = ("chiplog_collector", "deltalake", "obstore")
 
 
 def check_readable(url: str) -> str:
-    """Return the address of a store without a final slash. Raises ValueError, also if a package is missing."""
+    """Return the address of a store without a final slash.
+
+    Raises ValueError, also if a package is missing or a variable has a bad value, which the reader's process inherits.
+    """
     address = check_store(url)
+    read_limits(os.environ)  # safeguard: reader-names-bad-limit
     if lacking := [name for name in _NEEDED if find_spec(name) is None]:
         raise ValueError(f"to read {url} this host needs {' and '.join(lacking)}; pip install 'chiplog[lake]'")
     check_store_exists(address)

@@ -20,6 +20,7 @@ from chiplog_schemas.addresses import (
     port_after,
     prepare_ipc,
     query_address_of,
+    store_of,
 )
 from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX
 
@@ -135,6 +136,13 @@ def test_the_address_of_a_store_has_a_known_scheme_and_no_final_slash() -> None:
     for wrong in ("/lake", "http://lake", "file://lake", "s3://"):
         with pytest.raises(AddressError, match=f"{wrong} is no address of a store; give file:///DIRECTORY"):
             check_store(wrong)
+
+
+def test_a_bad_store_of_the_environment_is_named_with_its_variable() -> None:
+    assert store_of({}) == store_of({"CHIPLOG_STORE": ""}) == ""
+    assert store_of({"CHIPLOG_STORE": "s3://bucket/"}) == "s3://bucket"
+    with pytest.raises(AddressError, match=r"^CHIPLOG_STORE=bucket is no address of a store; give file:///DIRECTORY"):
+        store_of({"CHIPLOG_STORE": "bucket"})
 
 
 def test_a_directory_that_is_read_as_a_store_exists(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas import limits
-from chiplog_schemas.limit_settings import RANGES, LimitError, Limits, read_limits
+from chiplog_schemas.limit_settings import RANGES, LimitError, Limits, drop_bad_limits, keeps_files, read_limits
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
 
@@ -48,6 +48,21 @@ def test_a_bad_value_is_one_line_and_the_default_when_somebody_is_told(text: str
     assert f"{limits.JOURNAL_BYTES_MAX} is used" in line
     assert "\n" not in line
     assert len(line) < 200
+
+
+def test_bad_values_leave_an_environment_that_children_inherit() -> None:
+    said: list[str] = []
+    environ = {"CHIPLOG_COLD_GB": "ten", "CHIPLOG_HOT_DAYS": "-1", "CHIPLOG_KEYS_MAX": "7", "HOME": "/"}
+    assert drop_bad_limits(environ, said.append) == Limits(keys_max=7) == read_limits(environ)
+    assert environ == {"CHIPLOG_KEYS_MAX": "7", "HOME": "/"}
+    assert [line.partition("=")[0] for line in said] == ["CHIPLOG_COLD_GB", "CHIPLOG_HOT_DAYS"]
+
+
+def test_saved_files_stay_at_the_collector_by_zero_alone() -> None:
+    found = [keeps_files({"CHIPLOG_STORE_FILES": text}) for text in ("0", " 0 ", "1", "")]
+    assert [*found, keeps_files({})] == [True, True, False, False, False]
+    with pytest.raises(LimitError, match=r"^CHIPLOG_STORE_FILES='false' is neither 0 nor 1; change or unset it$"):
+        keeps_files({"CHIPLOG_STORE_FILES": "false"})
 
 
 def test_the_table_of_the_readme_is_that_of_the_code() -> None:

@@ -36,7 +36,7 @@ from chiplog_collector.query.suspect_queries import PAGE_BYTES, RunningQueries
 from chiplog_collector.store.deletion_requests import DeletionRequests
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.clock import now_us
-from chiplog_schemas.limit_settings import read_limits
+from chiplog_schemas.limit_settings import drop_bad_limits, read_limits
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
@@ -90,7 +90,7 @@ def serve(
         _log.info("index stopped before it could open %s", place.index)
         return 0
     database = follower.database
-    limits = read_limits(os.environ, lambda message: _log.warning("%s", message))
+    limits = read_limits(os.environ)
     reader = _reader(place, database, store, is_alone=not cuts) if store else None
     cold, directories = (reader.cold, reader.directories) if reader is not None else (None, [])
     lock_down(database.connection, limits.query_memory_bytes, place.files, directories)
@@ -370,9 +370,11 @@ def main(arguments: list[str]) -> int:
     queries = [value for name, value in options if name == "--query"]
     previous = next((int(value) for name, value in options if name == "--after"), 0)
     try:
+        # A collector has checked them; a reader that only applies the log has not.
+        limits = drop_bad_limits(os.environ, lambda message: _log.warning("%s", message))
         # Before this process has keys, files, DuckDB connections or threads.
         # safeguard: first-parser-forked
-        parsers = [ForkedChild(read_limits(os.environ).query_memory_bytes) for _ in queries]
+        parsers = [ForkedChild(limits.query_memory_bytes) for _ in queries]
         keys = next((Keys(Path(value)) for name, value in options if name == "--keys"), None)
         page = next((_open_page(int(value)) for name, value in options if name == "--page"), None)
         first_wait_s = next((float(value) for name, value in options if name == "--first-wait"), FLUSH_WAIT_S)

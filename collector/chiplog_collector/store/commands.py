@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chiplog_collector.store.published_tables import ENGINES, ORDERS, PUBLISHED
-from chiplog_schemas.addresses import AddressError, check_store, check_store_exists
+from chiplog_schemas.addresses import STORE, AddressError, check_store, check_store_exists, store_of
 
 if TYPE_CHECKING:
     from chiplog_collector.store.delta_store import DeltaStore
@@ -28,7 +28,7 @@ def check_url(url: str, *, is_read: bool = False) -> str:
     is_read: whether nothing is made there, so a directory must exist.
     """
     try:
-        address = check_store(url)
+        address = store_of(os.environ) if url == os.environ.get(STORE) else check_store(url)
     except AddressError as error:
         raise click.UsageError(str(error)) from None
     lacking = [name for name in ("deltalake", "obstore") if importlib.util.find_spec(name) is None]

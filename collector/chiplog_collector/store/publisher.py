@@ -25,6 +25,7 @@ from chiplog_collector.store.maintainer import Maintainer
 from chiplog_collector.store.outbox import Outage, Outbox, Piece, Published
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 from chiplog_schemas.backoff import Backoff
+from chiplog_schemas.limit_settings import keeps_files
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
@@ -269,7 +270,7 @@ def serve(place: Paths, url: str) -> int:
         raise OSError(f"{place.collector / 'log'} holds no log; the collector makes it")
     log = log_id.hex()
     outbox = Outbox(place.store)
-    files = None if os.environ.get("CHIPLOG_STORE_FILES") == "0" else place.files
+    files = None if keeps_files(os.environ) else place.files
     store = DeltaStore(url, log)
     before = former_owner(place.collector / "log")
     former = None if before is None else (DeltaStore(url, before[0].hex()), before[1])

@@ -357,6 +357,19 @@ def test_an_expected_error_is_one_line(tmp_path) -> None:
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 
+def test_an_index_that_a_reader_starts_with_a_bad_variable_applies_the_log_with_the_default(
+    tmp_path, monkeypatch, caplog
+) -> None:
+    place = place_of(Index(tmp_path))
+    Watermark(place.collector / "synced", writable=True)
+    monkeypatch.setenv("CHIPLOG_QUERY_MEMORY_BYTES", "much")
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
+    with monkeypatch.context() as context, open(os.devnull) as ended:
+        context.setattr(sys, "stdin", ended)
+        assert main([str(place.root)]) == 0
+    assert "CHIPLOG_QUERY_MEMORY_BYTES='much' is not a whole number" in caplog.text
+
+
 def test_a_fault_of_ours_is_traced_once(tmp_path, monkeypatch, caplog) -> None:
     def fail(*rest: object) -> int:
         raise RuntimeError("ours")

@@ -9,8 +9,11 @@ import pytest
 
 from chiplog_client import daemons, store_reader
 from chiplog_client.client import QueryError, connect
+from chiplog_client.store_reader import check_readable
+from chiplog_schemas.limit_settings import RANGES
 from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 
 
@@ -67,6 +70,19 @@ def test_an_address_that_is_no_store_is_one_line(url: str) -> None:
 def test_a_directory_that_does_not_exist_is_one_line_and_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="/typo is no directory, so no collector publishes to file:"):
         connect(f"file://{tmp_path}/typo")
+    assert not list(tmp_path.iterdir())
+
+
+@proves("reader-names-bad-limit", "a reader of a store with a bad variable is one line at once")
+@pytest.mark.parametrize("variable", RANGES)
+def test_a_bad_variable_is_one_line_before_any_process_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(variable, "ten")
+    for opened in (lambda url: connect(url), check_readable):
+        with pytest.raises(ValueError, match=f"^{variable}='ten' is not a whole number from .*; change or unset it$"):
+            opened(f"file://{tmp_path}")
     assert not list(tmp_path.iterdir())
 
 

@@ -5,6 +5,8 @@ import os
 import click
 
 from chiplog_client import daemons
+from chiplog_schemas.addresses import AddressError, store_of
+from chiplog_schemas.limit_settings import LimitError, keeps_files, read_limits
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.transport.collector_memory import LOCAL
@@ -26,6 +28,12 @@ def up(directory: str | None, take_over: str | None, collector: str | None) -> N
 
     This is never required: a training starts them itself, and those exit when they are idle.
     """
+    try:  # else the daemon that refuses one is waited for
+        read_limits(os.environ)
+        keeps_files(os.environ)
+        store_of(os.environ)
+    except (AddressError, LimitError) as error:
+        raise click.UsageError(str(error)) from error
     where = paths_for_root(recording_dir(directory))
     wanted = [daemons.AGENT]
     elsewhere = daemons.goes_elsewhere(where)

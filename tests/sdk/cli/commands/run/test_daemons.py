@@ -37,6 +37,21 @@ def check(where: Paths, said: str) -> None:
         assert not daemons.is_embedded(where, module), f"{module} would leave when idle"
 
 
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("CHIPLOG_COLD_GB", "CHIPLOG_COLD_GB='ten' is not a whole number from 0 to 1000000; change or unset it"),
+        ("CHIPLOG_STORE_FILES", "CHIPLOG_STORE_FILES='ten' is neither 0 nor 1; change or unset it"),
+        ("CHIPLOG_STORE", "CHIPLOG_STORE=ten is no address of a store; give file:///DIRECTORY"),
+    ],
+)
+def test_up_names_a_bad_variable_before_it_starts_anything(where, capsys, monkeypatch, variable, line) -> None:
+    monkeypatch.setenv(variable, "ten")
+    assert main(["up", "--dir", str(where.root)]) == 2
+    assert capsys.readouterr().err.startswith(f"chiplog up: {line}")
+    assert not where.root.exists()
+
+
 @pytest.mark.full
 def test_up_replaces_the_daemons_of_a_training(where, capsys) -> None:
     daemons.start(where, daemons.AGENT, ["--embedded"])
