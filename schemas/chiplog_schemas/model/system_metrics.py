@@ -41,7 +41,8 @@ class SystemMetric(NamedTuple):
         is_hidden: Whether the page shows it in another form.
         verified: What its values were compared with: `kernel`, an independent reading of /proc, /sys or a control
             group; `device`, what nvidia-smi prints; `stand-in`, what a library in place of NVML was told to return.
-        label: In /metrics the last word of the name is the value of this label; "" for none.
+        label: In /metrics the last word of the name is the value of this label, and the words of the title before its
+            comma are what all its values are about; "" for none.
     """
 
     name: str
@@ -312,9 +313,9 @@ _PIPELINE = (
         "chiplog.agent.spool_oldest", "s", "Agent: oldest event not at the collector", "its block, or segment of before"
     ),
     _pipeline("chiplog.agent.acknowledgement", "s", "Agent: time until acknowledged", "the slowest block"),
-    _pipeline_count("chiplog.agent.events.received", "{event}", "Agent: events of ranks", "taken from them", "result"),
-    _pipeline_count("chiplog.agent.events.lost", "{event}", "Agent: events lost", "declared lost by it", "result"),
-    _pipeline_count("chiplog.agent.events.refused", "{event}", "Agent: events refused", "by the collector", "result"),
+    _pipeline_count("chiplog.agent.events.received", "{event}", "Agent: events, of ranks", "taken from them", "result"),
+    _pipeline_count("chiplog.agent.events.lost", "{event}", "Agent: events, lost", "declared lost by it", "result"),
+    _pipeline_count("chiplog.agent.events.refused", "{event}", "Agent: events, refused", "by the collector", "result"),
     *_refused("agent", AGENT_REFUSALS),
     _pipeline_count(
         "chiplog.agent.duplicates", "{message}", "Agent: repeated messages", "dropped: sent again by ranks"
@@ -343,8 +344,8 @@ _PIPELINE = (
     _pipeline_count(
         "chiplog.collector.duplicates", "{message}", "Collector: repeated messages", "dropped: sent again by agents"
     ),
-    _pipeline("chiplog.collector.agents.connected", "{agent}", "Collector: connected agents", "its sessions", "state"),
-    _pipeline("chiplog.collector.agents.silent", "{agent}", "Collector: silent agents", "within the hour", "state"),
+    _pipeline("chiplog.collector.agents.connected", "{agent}", "Collector: agents, connected", "its sessions", "state"),
+    _pipeline("chiplog.collector.agents.silent", "{agent}", "Collector: agents, silent", "within the hour", "state"),
     _pipeline_count("chiplog.collector.index_restarts", "{restart}", "Collector: restarts of the index", "its ends"),
     _pipeline_count("chiplog.collector.cpu_time", "s", "Collector: CPU time of the receiver", "without the index"),
 )

@@ -154,8 +154,9 @@ def _metrics_writer() -> Callable[[Iterable[Exposed]], tuple[str, bytes]]:
                     family_name, own = metric.exposed
                     family = families.get(family_name)
                     if family is None:
+                        title = metric.title.partition(",")[0] if metric.label else metric.title
                         family = families[family_name] = Metric(
-                            family_name, metric.title, "counter" if metric.is_counter else "gauge"
+                            family_name, title, "counter" if metric.is_counter else "gauge"
                         )
                     total = "_total" if metric.is_counter else ""
                     family.add_sample(f"{family_name}{total}", {**labels, **own}, value)

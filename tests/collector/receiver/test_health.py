@@ -9,9 +9,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
 from chiplog_collector.receiver.health import CollectorHealth, Counts
+from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.events import EventKind
@@ -83,6 +85,13 @@ def get(url: str) -> str:
         return f"{error.code} {error.read().decode()}"
 
 
+def send(address: str, *frames: bytes) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.connect(address)
+        for frame in frames:
+            socket.send(frame)
+
+
 RANK = "import chiplog; run = chiplog.init(run_id='r', label='rank0', capture_console=False)\ninput(); run.finish()"
 
 
@@ -95,6 +104,9 @@ def test_both_daemons_serve_what_they_measure_and_an_ended_run_leaves(
         node.collector = node._start("chiplog_collector", *bound)
         node.agent = node._start("chiplog_agent", *bound)
         agent, collector = address_in(node, "chiplog_agent"), address_in(node, "chiplog_collector")
+        refused = {"version": pack([1, bytes(8), [7, 9], bytes(16), 0, {}]), "malformed": b"no message"}
+        for place in (node.place.agent_address, node.place.collector_address):
+            send(place, *refused.values())
         with subprocess.Popen([sys.executable, "-c", RANK], stdin=subprocess.PIPE) as rank:
             wait_until(lambda: "process_cpu_utilization_cpus{" in get(f"{agent}/metrics"), "the rank's samples")
             wait_until(lambda: "chiplog_sdk_events_total{" in get(f"{agent}/metrics"), "what its SDK reports")
@@ -116,6 +128,10 @@ def test_both_daemons_serve_what_they_measure_and_an_ended_run_leaves(
         for address in (agent, collector):
             assert [get(f"{address}/{name}") for name in ("healthz", "readyz")] == ["ok\n", "ok\n"]
         wait_until(lambda: "chiplog_agents{" in get(f"{collector}/metrics"), "the collector's values")
+        for text in (get(f"{agent}/metrics"), get(f"{collector}/metrics")):
+            [counted] = [f for f in text_string_to_metric_families(text) if f.name == "chiplog_refused"]
+            assert {sample.labels["reason"] for sample in counted.samples if sample.value == 1} == refused.keys()
+            assert counted.documentation in ("Agent: refused", "Collector: refused")
         names = "SELECT DISTINCT split_part(name, '.', 2) AS part FROM system_samples WHERE device = 'chiplog'"
         rows = node.until(f"{names} ORDER BY part", lambda rows: len(rows) == 3)
         assert [row["part"] for row in rows] == ["agent", "collector", "sdk"]
