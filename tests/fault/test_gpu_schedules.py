@@ -20,6 +20,7 @@ from tests.support.gpu_sampler import GPU0, GPU1, GpuSampler, compile_library, l
 from tests.support.marks import everyday
 from tests.support.patched import LOOKS_OFTEN, patch_daemons
 from tests.support.rounds import Rounds
+from tests.support.safeguard import proves
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@proves("bus-shows-returned-gpu", "a GPU is back in time that only the PCI bus shows", value="addresses")
 @pytest.mark.parametrize("n_parts", everyday(1, [1, 20]))
 @pytest.mark.soak
 def test_gpus_are_back_in_time_and_no_event_is_lost_or_doubled_whatever_befalls_them(

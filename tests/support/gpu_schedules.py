@@ -12,18 +12,22 @@ import os
 import random
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from chiplog_agent.stats.gpu import device as gpu_device
+from chiplog_agent.stats.gpu import nvml
 from chiplog_agent.stats.gpu import threads as gpu_threads
 from chiplog_agent.stats.gpu.events import GpuEvents
 
 BACK_S = 5  # a device is back within this time …
 BACK_AFTER_HANG_S = gpu_threads.RETRY_BESIDE_MAX_S + BACK_S  # … after a hang also within one pause
 ORDERS_S = 30  # of each schedule; then all is well, and stays so
+CALM_S = 40  # without orders, once in most schedules: then the pauses between attempts are long
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{index}" for index in range(4)]
+ADDRESSES = [f"0000:1{index}:00.0" for index in range(len(GPUS))]  # the kernel lists all of them always
 INSTANCES = [f"MIG-00000001-0000-0000-0000-00000000000{index}" for index in range(2)]
 FAILING = ("f{}.186=fails", "f{}.83=no", "f{}.144=fails", "gpm{}=fails", "f{}.198=no")
 HOST_BYTES_MAX = 16 << 20  # that the process may grow by, after the first schedules
@@ -65,7 +69,7 @@ class SteppedWorker(gpu_threads._Worker):
 class SteppedEvents(GpuEvents):
     """The thread of events, by hand."""
 
-    is_registered = False
+    is_registered: bool | None = None
     is_hanging = False
     registered_at = 0.0
     uuid = ""
@@ -92,10 +96,12 @@ class SteppedEvents(GpuEvents):
         if self.is_hanging or self.is_stopping:
             return
         try:
-            if not self.is_registered:
+            if self.is_registered is None:
                 self.is_registered = self.register()
                 self.registered_at = gpu_threads.time.monotonic()
-            while self.take(0):
+                if not self.is_registered:
+                    self.close()  # the thread ends
+            while self.is_registered and self.take(0):
                 pass
         except self._nvml.NVMLError:
             pass  # the thread pauses, and continues
@@ -110,9 +116,10 @@ class Schedule:
         self.clock = clock
         self.library = library
         self.control = control
+        self.bus = [control.parent / "bus" / address / "config" for address in ADDRESSES]
         self.counts: Counter[str] = Counter()
         self.n_gpus = 2
-        self.lost: set[int] = set()
+        self.lost: dict[int, str] = {}  # and the word: NVML shows it, or only the PCI bus does
         self.failing: set[str] = set()
         self.node_word = ""  # `unloaded` or `uninit`
         self.is_mig = False
@@ -130,13 +137,17 @@ class Schedule:
         self.threads = gpu_threads.GpuThreads()
 
     def run(self) -> None:
+        calm_at = self.random.choice([0, 10, 15, 25])
         for second in range(ORDERS_S):
             if second > BACK_S:
                 self.order()
             self.turn()
+            if second == calm_at > 0:
+                self.turn(CALM_S)
+                self.settle()
+                self.turn(BACK_S + 2)
         self.settle()
-        for _ in range(int(BACK_AFTER_HANG_S if self.hung_until else BACK_S) + 3):
-            self.turn()
+        self.turn(int(BACK_AFTER_HANG_S if self.hung_until else BACK_S) + 3)
         for uuid in self.present():
             assert self.sampled_at.get(uuid, 0.0) >= self.clock.now - 1, (self.seed, uuid, "is not back")
         assert not self.lost_now & set(self.present()), (self.seed, self.lost_now)
@@ -172,12 +183,12 @@ class Schedule:
                 self.n_unloaded += word == "unloaded" and not self.node_word
                 self.node_word = "" if self.node_word else word
             case "lose":
-                self.lost.add(self.random.randrange(self.n_gpus))
+                self.lost.setdefault(self.random.randrange(self.n_gpus), self.random.choice(["lost", "off"]))
             case "find":
                 self.lost.clear()
             case "count":
                 self.n_gpus = self.random.randint(1, len(GPUS))
-                self.lost = {index for index in self.lost if index < self.n_gpus}
+                self.lost = {index: word for index, word in self.lost.items() if index < self.n_gpus}
             case "mig":
                 self.is_mig = not self.is_mig
             case "fail":
@@ -224,20 +235,28 @@ class Schedule:
         self.tell()
 
     def tell(self) -> None:
-        words = [f"gpus={self.n_gpus}", self.node_word, *self.failing, *(f"lost{index}" for index in self.lost)]
+        words = [
+            f"gpus={self.n_gpus}",
+            self.node_word,
+            *self.failing,
+            *(f"{word}{index}" for index, word in self.lost.items()),
+        ]
+        for index, bus in enumerate(self.bus):
+            bus.write_bytes(b"\xff" * 4 if self.lost.get(index) == "off" else b"\xde\x10\x30\x23")
         xids = ",".join(f"{GPUS.index(uuid) if uuid else 7}:{code}" for uuid, code in self.xids)
         self.control.write_text(" ".join([*words, "mig1" if self.is_mig else "", f"xids={xids}" if xids else ""]))
         self.library.reread()
 
-    def turn(self) -> None:
-        """Let one second pass."""
-        self.clock.now += 1
-        self.threads.request()
-        self.step()
-        self.threads.look(self.clock.now)
-        self.step()
-        self.take_posts()
-        self.check()
+    def turn(self, seconds: int = 1) -> None:
+        """Let a time pass."""
+        for _ in range(seconds):
+            self.clock.now += 1
+            self.threads.request()
+            self.step()
+            self.threads.look(self.clock.now)
+            self.step()
+            self.take_posts()
+            self.check()
 
     def step(self) -> None:
         for worker in self.threads._workers:
@@ -301,7 +320,13 @@ def main() -> None:
     library = Library()
     counts: Counter[str] = Counter()
     before = usage()
+    for address in ADDRESSES:
+        for name in ("bus", "gpus"):
+            (control.parent / name / address).mkdir(parents=True, exist_ok=True)
+    kernel_gpus = partial(nvml.kernel_gpus, str(control.parent / "gpus"), str(control.parent / "bus"))
     with (
+        mock.patch.object(gpu_device, "kernel_gpus", kernel_gpus),
+        mock.patch.object(gpu_threads, "kernel_gpus", kernel_gpus),
         mock.patch.object(gpu_threads, "time", clock),
         mock.patch.object(gpu_threads, "_Worker", SteppedWorker),
         mock.patch.object(gpu_device, "GpuEvents", SteppedEvents),

@@ -6,6 +6,7 @@
  *   hang0, hang1               calls on that GPU hang for 45 s, or until the word is taken back
  *   gpus=N                     so many GPUs, at most 8; 2 without the word
  *   lost0, lost1 …             that GPU fell off the bus: calls fail with 15 (GPU_IS_LOST) …
+ *   off0, off1 …               the same, but NVML gives out its handle as if it were well …
  *   unloaded                   the driver is not loaded: all calls fail with 9 …
  *   uninit                     all calls fail with 1 (UNINITIALIZED) …
  *                              … until the word is taken back and NVML was shut down and initialised again
@@ -148,7 +149,7 @@ static int enter(void *device, int everywhere) {
     for (int i = 0; i < 10 * HANG_S && told_of("hang", device); i++) usleep(100000);
     int code = enter_any();
     if (code) return code;
-    if (told_of("lost", device)) dead[of->gpu] = LOST;
+    if (told_of("lost", device) || told_of("off", device)) dead[of->gpu] = LOST;
     if (dead[of->gpu]) return dead[of->gpu];
     if (of->instance >= 0 && !everywhere) return NOT_SUPPORTED;
     return !everywhere && told_of("bare", device) ? NOT_SUPPORTED : SUCCESS;

@@ -10,6 +10,8 @@ from typing import Any
 _LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
 _KERNEL_DRIVER = "/proc/driver/nvidia"  # exists while the kernel has the driver
 _KERNEL_GPUS = f"{_KERNEL_DRIVER}/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
+_PCI_DEVICES = "/sys/bus/pci/devices"
+_NO_ANSWER = b"\xff\xff\xff\xff"  # what a read of a PCI device returns that is off the bus, in place of its IDs
 
 Nvml = Any  # the module pynvml, which has no types
 Handle = Any
@@ -65,15 +67,30 @@ def number_of(nvml: Nvml, result: Any) -> float:
     return float(value.ullVal)
 
 
-def kernel_gpus(folder: str = _KERNEL_GPUS) -> list[str]:
-    """Return the GPUs that the kernel's driver is bound to.
+def kernel_gpus(folder: str = _KERNEL_GPUS, bus: str = _PCI_DEVICES) -> list[str]:
+    """Return the GPUs that the kernel's driver is bound to, and whether they are off the PCI bus.
 
-    NVML may count only those that existed when it was initialised.
+    NVML may count only those that existed when it was initialised, and does not show that a lost one answers again.
     """
     try:
-        return sorted(os.listdir(folder))
+        addresses = sorted(os.listdir(folder))
     except OSError:
         return []
+    # safeguard: bus-shows-returned-gpu
+    return [f"{address} is off the bus" if _is_off_bus(f"{bus}/{address}/config") else address for address in addresses]
+
+
+def _is_off_bus(config: str) -> bool:
+    try:
+        descriptor = os.open(config, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # unknown, as in a container without it
+    try:
+        return os.read(descriptor, len(_NO_ANSWER)) == _NO_ANSWER
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def missing_library() -> str | None:

@@ -16,6 +16,20 @@ def test_the_kernels_list_of_gpus_tells_of_one_that_nvml_does_not_count(tmp_path
     assert kernel_gpus(str(tmp_path)) == ["0000:04:00.0", "0000:1b:00.0"]
 
 
+def test_a_gpu_that_does_not_answer_on_the_bus_is_told_apart(tmp_path: Path) -> None:
+    """Of another the configuration cannot be read: it counts as one that answers."""
+    for address, ids in {"0000:04:00.0": b"\xde\x10\x30\x23", "0000:1b:00.0": b"\xff" * 4, "0000:2c:00.0": b""}.items():
+        (tmp_path / "gpus" / address).mkdir(parents=True)
+        if ids:
+            (tmp_path / "bus" / address).mkdir(parents=True)
+            (tmp_path / "bus" / address / "config").write_bytes(ids + bytes(60))
+    assert kernel_gpus(str(tmp_path / "gpus"), str(tmp_path / "bus")) == [
+        "0000:04:00.0",
+        "0000:1b:00.0 is off the bus",
+        "0000:2c:00.0",
+    ]
+
+
 @proves(
     "library-stays-out-of-agent",
     "where the kernel has a driver the agent does not load its library",
