@@ -25,7 +25,7 @@ from tests.support.waiting import WAIT_S, wait_until
 FOLDER = Path(__file__).parents[2] / "deploy/monitoring"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-ALERTS = """GpuLost XidFatal ThermalThrottling RowRemapPending
+ALERTS = """GpuLost XidFatal ThermalThrottling RowRemapPending GpuNeedsRecovery
 SpoolFilling DataRefused NodeSilent ApplyLag DiskFullIn24h IndexRestarting"""
 EXPOSED = {f"{metric.exposed[0]}{'_total' if metric.is_counter else ''}" for metric in SYSTEM_METRICS.values()}
 RANK = (
@@ -140,7 +140,8 @@ def test_each_query_of_the_dashboard_is_answered_by_a_real_prometheus(prometheus
             print(f"| {panel['title']} | `{target['expr']}` | {first} |")  # for deploy/monitoring/README.md
     assert all(re.search("nvlink|disk_io|pressure", query) for query in empty), empty
     assert prometheus.query('process_memory_usage_bytes{run_id="r",label="rank0"}')
-    # The stand-in's GPUs wait for a reset to remap rows; nothing else is wrong here.
-    wait_until(lambda: prometheus.query('ALERTS{alertname="RowRemapPending"}'), "an alert")
+    # The stand-in's GPUs wait for a reset, to remap rows; nothing else is wrong here.
+    wait_until(lambda: prometheus.query('ALERTS{alertname="GpuNeedsRecovery"}'), "an alert")
+    wait_until(lambda: prometheus.query('ALERTS{alertname="RowRemapPending"}'), "another alert")
     firing = prometheus.query('ALERTS{alertstate="firing"}')
-    assert {alert["metric"]["alertname"] for alert in firing} == {"RowRemapPending"}
+    assert {alert["metric"]["alertname"] for alert in firing} == {"RowRemapPending", "GpuNeedsRecovery"}
