@@ -124,7 +124,7 @@ _GPU = (
     _gauge("hw.gpu.memory.limit", "By", "GPU memory, total", "nvmlDeviceGetMemoryInfo"),
     _gauge("hw.power", "W", "GPU power", "field 186, else nvmlDeviceGetPowerUsage"),
     _gauge("hw.power.limit", "W", "GPU power limit", "nvmlDeviceGetEnforcedPowerLimit"),
-    _count("hw.energy", "J", "GPU power, from the energy counter", "field 83"),
+    _count("hw.energy", "J", "GPU power, from the energy counter", "field 83; its growth per second is watts"),
     _gauge("hw.temperature.core", "Cel", "GPU temperature", "nvmlDeviceGetTemperature"),
     _gauge("hw.temperature.memory", "Cel", "GPU memory temperature", "field 82"),
     _gauge("hw.gpu.clock.sm", "Hz", "GPU clock", "nvmlDeviceGetClockInfo"),
