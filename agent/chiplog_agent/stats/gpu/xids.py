@@ -7,71 +7,71 @@ nverror.h of NVIDIA's open kernel modules 595.45, for 173 and later.
 
 The severity follows from the actions, and the alert XidFatal counts the errors:
 
-- `error`: the immediate action resets the GPU, restarts the machine, or is work at the hardware.
+- `error`: the immediate action resets the GPU, restarts the machine, or is work on the hardware.
 - `info`: the catalog asks for nothing, or the XID only accompanies another one.
-- `warning`: everything else, as a lost application or a driver to update. Also each code of `APPLICATION_CODES`.
+- `warning`: everything else, such as a lost application or an old driver. Also each code of `APPLICATION_CODES`.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# The GPU is healthy after these: NVIDIA's k8s-device-plugin ignores them (internal/rm/health.go, August 2026). Of 109
-# the catalog says RESET_GPU; the driver sets hw.gpu.recovery_action where that is needed.
+# The GPU is healthy after these: NVIDIA's k8s-device-plugin ignores them (internal/rm/health.go, August 2026). For 109
+# the catalog has RESET_GPU; the driver sets hw.gpu.recovery_action where that is needed.
 APPLICATION_CODES = frozenset((13, 31, 43, 45, 68, 109))
 
 CATALOG = "https://docs.nvidia.com/deploy/xid-errors/"
 _NONE = ""  # the catalog has no action
 _SEE_OTHER = "sympathetic"  # it accompanies another XID, which has the action
 
-_FIRST = {  # what each immediate action asks for
-    _NONE: "do what hw.gpu.recovery_action says; ask the vendor",
-    "IGNORE": "nothing now",
-    "RESTART_APP": "start the application again",
+_IMMEDIATE = {  # what each immediate action asks for
+    _NONE: "do what hw.gpu.recovery_action says; contact the vendor",
+    "IGNORE": "no action now",
+    "RESTART_APP": "restart the application",
     "RESET_GPU": "drain the node and reset the GPU",
     "RESTART_VM": "drain and restart the virtual machine",
     "RESTART_BM": "drain and restart the node",
-    "CHECK_MECHANICALS": "drain the node, examine the GPU's power and seat",
-    "CHECK_UVM": "look for the XIDs beside it",
+    "CHECK_MECHANICALS": "drain the node and check the GPU's power and seat",
+    "CHECK_UVM": "check for other XIDs",
     "UPDATE_SWFW": "update the driver and firmware",
-    "CONTACT_SUPPORT": "ask the vendor",
-    "WORKFLOW_XID_45": "look for the XID before it",
+    "CONTACT_SUPPORT": "contact the vendor",
+    "WORKFLOW_XID_45": "check for an earlier XID",
     "WORKFLOW_XID_48": "drain the node and reset the GPU",
     "WORKFLOW_NVLINK_ERR": "drain the node and reset the GPUs of this link",
-    "WORKFLOW_NVLINK5_ERR": "do what hw.gpu.recovery_action says; if that is 0, start the application again",
+    "WORKFLOW_NVLINK5_ERR": "do what hw.gpu.recovery_action says; if that is 0, restart the application",
     "XID_154": "do what hw.gpu.recovery_action says",
 }
-_THEN = {  # and each investigatory action
+_INVESTIGATORY = {  # and each investigatory action
     _NONE: "",
     _SEE_OTHER: "",
     "IGNORE": "",
     "UPDATE_SWFW": "",
-    "CONTACT_SUPPORT": "ask the vendor if it returns",
-    "CHECK_APP/CUDA": "look for the fault in it",
-    "WORKFLOW_XID_13": "look for the fault in it; ask the vendor if it returns on one GPU only",
-    "WORKFLOW_XID_31": "look for the fault in it; ask the vendor if it returns on one GPU only",
-    "WORKFLOW_XID_48": "ask the vendor if it returns",
-    "INVESTIGATE_SW": "update the driver if it returns",
-    "INVESTIGATE_SW_USER": "look for who took the link down",
-    "INVESTIGATE_LINK_SI": "have the link examined if it returns",
-    "WORKFLOW_NVLINK5_ERR": "ask the vendor if it returns",
-    "SYMPATHETIC_REPORT_SOLO": "ask the vendor if it returns alone",
-    "XID_137_FLOW": "look for the fault in the application",
+    "CONTACT_SUPPORT": "contact the vendor if it recurs",
+    "CHECK_APP/CUDA": "debug it if it recurs",
+    "WORKFLOW_XID_13": "debug it, or contact the vendor if only one GPU has it",
+    "WORKFLOW_XID_31": "debug it, or contact the vendor if only one GPU has it",
+    "WORKFLOW_XID_48": "contact the vendor if it recurs",
+    "INVESTIGATE_SW": "update the driver if it recurs",
+    "INVESTIGATE_SW_USER": "find out what took the link down",
+    "INVESTIGATE_LINK_SI": "check the link if it recurs",
+    "WORKFLOW_NVLINK5_ERR": "contact the vendor if it recurs",
+    "SYMPATHETIC_REPORT_SOLO": "contact the vendor if it recurs alone",
+    "XID_137_FLOW": "debug the application",
 }
-_OWN = {  # chiplog's advice where the two actions say too little
-    32: "start the application again; examine the PCIe link if it returns",
-    37: "nothing now; look for the fault in the application if it returns",
-    43: "start the application again; look for the fault in it",
-    45: "look for the XID before it; without one, the application was ended",
+_ADVICE = {  # chiplog's advice where the two actions say too little
+    32: "restart the application; check the PCIe link if it recurs",
+    37: "no action now; debug the application if it recurs",
+    43: "restart the application; debug it if it recurs",
+    45: "check for an earlier XID; without one, the application was ended",
     63: "reset the GPU when it is idle",
-    74: "drain the node and reset the GPUs of this link; look for a failed GPU at its other end",
-    79: "drain and restart the node; examine power, cooling and seat if it returns",
-    94: "start the application again; reset the GPU when it is idle",
-    109: "start the application again; reset the GPU if hw.gpu.recovery_action says so, or if it returns",
-    110: "drain the node and reset the GPU; power the node off and on if it returns",
+    74: "drain the node and reset the GPUs of this link; check for a failed GPU at its other end",
+    79: "drain and restart the node; check power, cooling and seat if it recurs",
+    94: "restart the application; reset the GPU when it is idle",
+    109: "restart the application; reset the GPU if hw.gpu.recovery_action is not 0, or if it recurs",
+    110: "drain the node and reset the GPU; power-cycle the node if it recurs",
     121: "reset the GPU when it is idle",
-    137: "start the application again; look for the fault in it",
-    162: "nothing",
-    163: "look for heat; without it, reload the driver",
+    137: "restart the application; debug it if it recurs",
+    162: "no action",
+    163: "check the cooling; if the GPU is cool, reload the driver",
     164: "plan to replace the GPU if you need power smoothing",
     165: "replace the GPU if you need power smoothing",
     168: "turn ECC on, or restart the node",
@@ -186,9 +186,9 @@ _ROWS: tuple[tuple[int | Iterable[int], str, str, str], ...] = (
 def _table() -> dict[int, Xid]:
     table = {}
     for codes, text, action, follow_up in _ROWS:
-        advice = "; ".join(part for part in (_FIRST[action], _THEN[follow_up]) if part)
+        advice = "; ".join(part for part in (_IMMEDIATE[action], _INVESTIGATORY[follow_up]) if part)
         for code in (codes,) if isinstance(codes, int) else codes:
-            table[code] = Xid(text, _severity(code, action, follow_up), _OWN.get(code, advice))
+            table[code] = Xid(text, _severity(code, action, follow_up), _ADVICE.get(code, advice))
     return dict(sorted(table.items()))
 
 

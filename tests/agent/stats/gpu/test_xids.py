@@ -23,7 +23,7 @@ def test_each_code_has_a_text_a_level_of_events_and_advice() -> None:
 def test_each_code_is_in_one_row_of_the_table() -> None:
     codes = [code for of, *_ in xids._ROWS for code in ((of,) if isinstance(of, int) else of)]
     assert len(codes) == len(set(codes)) == len(XIDS)
-    assert set(xids._OWN) <= set(codes)
+    assert set(xids._ADVICE) <= set(codes)
 
 
 def test_the_table_has_all_codes_of_the_catalog() -> None:
