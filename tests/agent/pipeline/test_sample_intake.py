@@ -188,7 +188,7 @@ def test_what_a_sampled_rank_reports_of_its_sdk_becomes_a_sample_of_its_process(
     intake.batcher.register(second, {"run_id": "s", "label": "rank3", "pid": 77, "sample_interval_s": 1.0})
     intake.batcher.locate(second, Origin(77, 5), 0.0, 0)
     intake.samples.watch({rank, second})
-    intake.samples.take_report(second, {"chiplog.sdk.events": 2.0}, 2.0)
+    intake.samples.take_report(second, {"chiplog.sdk.events": 2.0}, time.monotonic())
     [exposed] = intake.samples.exposed()
     assert (exposed.labels["run_id"], exposed.values) == ("r", (9.0,))
     intake.samples.watch(set())
