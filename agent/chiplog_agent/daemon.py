@@ -439,6 +439,7 @@ class AgentDaemon:
             gpus_lost=len(self._samples.lost_gpus),
             fatal_xids=self._samples.n_fatal_xids,
             sampler_pid=self._samples.sampler_pid,
+            samples_host=self._samples.samples_host,
             sdk=self._samples.sdk_totals(),
         )
         sample = self._health.read(counts, now)

@@ -37,6 +37,7 @@ class Counts:
     gpus_lost: int = 0
     fatal_xids: int = 0
     sampler_pid: int | None = None
+    samples_host: bool = True  # whether this agent does, of those on its node
     sdk: Mapping[str, float] = field(default_factory=dict)  # of all ranks together
 
 
@@ -91,7 +92,9 @@ class AgentHealth:
         }
         self._samples = Exposed({"node": self._node}, tuple(values), tuple(map(float, values.values())))
         values |= counts.sdk  # in /metrics each rank has its own
-        return PIPELINE_DEVICE, tuple(values), tuple(map(float, values.values()))
+        # safeguard: agents-of-a-node-apart
+        device = PIPELINE_DEVICE if counts.samples_host else f"{PIPELINE_DEVICE}:{os.getpid()}"
+        return device, tuple(values), tuple(map(float, values.values()))
 
     def _own_use(self, sampler: int | None) -> tuple[float, float]:
         """Return CPU time in s, and memory in bytes, of the agent and its sampler process."""

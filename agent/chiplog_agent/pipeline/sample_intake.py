@@ -95,6 +95,11 @@ class SampleIntake:
         return self._sampler is not None and self._samples_node
 
     @property
+    def samples_host(self) -> bool:
+        """Whether this agent samples the host and its GPUs, of all agents of the node."""
+        return self._lease.is_held
+
+    @property
     def sampler_pid(self) -> int | None:
         """The process of the sampler; None while none runs."""
         return None if self._sampler is None else self._sampler.pid

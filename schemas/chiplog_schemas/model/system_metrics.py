@@ -22,7 +22,7 @@ _QUANTITIES = {
     "s": "seconds",
 }
 _SUFFIXES = _QUANTITIES | {"1": "ratio", "{cpu}": "cpus"}  # of names in /metrics
-PIPELINE_DEVICE = "chiplog"  # of samples about chiplog itself
+PIPELINE_DEVICE = "chiplog"  # of samples about chiplog itself; `chiplog:<PID>` of a further agent of the node
 PIPELINE_PERIOD_S = 10.0
 # An agent checks no nodes: keys of ranks name none.
 AGENT_REFUSALS = tuple(reason for reason in RefusalReason if reason is not RefusalReason.NODE)

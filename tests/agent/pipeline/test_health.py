@@ -9,6 +9,7 @@ from chiplog_agent.pipeline.health import AgentHealth, Counts, device_labels, he
 from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.exposed import Exposed
 from chiplog_schemas.model.system_metrics import PIPELINE_METRICS
+from tests.support.safeguard import proves
 
 
 def test_values_are_due_each_ten_seconds_and_have_the_names_of_the_table() -> None:
@@ -26,6 +27,13 @@ def test_values_are_due_each_ten_seconds_and_have_the_names_of_the_table() -> No
     assert health.turn(5, 5, is_open=True, now=120.0)
     found = dict(zip(*health.read(Counts(), 120.0)[1:], strict=True))
     assert found["chiplog.agent.acknowledgement"] == pytest.approx(9.9)
+
+
+@proves("agents-of-a-node-apart", "the values of two agents of a node are two series", value="PIPELINE_DEVICE")
+def test_a_further_agent_of_a_node_has_a_device_of_its_own() -> None:
+    health = AgentHealth("node-a", 100.0)
+    assert health.read(Counts(samples_host=False), 110.0)[0] == f"chiplog:{os.getpid()}"
+    assert health.read(Counts(samples_host=True), 120.0)[0] == "chiplog", "the first agent has ended"
 
 
 def test_what_waited_before_the_agents_start_has_its_age() -> None:
