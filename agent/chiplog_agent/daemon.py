@@ -252,6 +252,8 @@ class AgentDaemon:
         for _ in range(_MESSAGES_PER_TURN):
             if not self._batcher.has_capacity:
                 return
+            if not self._router.has_message:
+                break
             try:
                 received = self._router.receive(now)
             except zmq.Again:

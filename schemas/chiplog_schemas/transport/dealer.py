@@ -23,6 +23,7 @@ from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import Acknowledged, Connect, Disconnect, Resume, Send, SenderAction
 from chiplog_schemas.protocol.sender import SenderProtocol, SenderState
 from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_handshake_failure
+from chiplog_schemas.transport.pending import has_message
 from chiplog_schemas.transport.zmtp import Dealer
 
 _SEND_HWM = 1_000  # frames; credit bounds the bytes long before this
@@ -33,7 +34,6 @@ _MESSAGES_PER_STEP = 256  # acknowledgements are small; the loop has other work
 _SPARE_DESCRIPTORS = 16
 _CONTEXT_THREADS = 2  # of libzmq: the reaper, and one for I/O
 _DESCRIPTORS = "/proc/self/fd"
-_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)  # plain ints: an enum's arithmetic costs more than the call
 
 
 def require_free_fds() -> None:
@@ -68,11 +68,6 @@ def require_free_threads() -> None:
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
-
-
-def _has_message(socket: "zmq.Socket[bytes]") -> bool:
-    """Return True if there is a message. Each poll of each rank does this; it costs an eighth of an exception."""
-    return bool(int(socket.get(_EVENTS)) & _READABLE)
 
 
 @dataclass(slots=True)
@@ -188,7 +183,7 @@ class DeliveryClient:
         self._check_monitor(now)
         if self.socket is not None:
             for _ in range(_MESSAGES_PER_STEP):
-                if not _has_message(self.socket):
+                if not has_message(self.socket):
                     break
                 try:
                     frames = self.socket.recv_multipart(zmq.DONTWAIT)
@@ -206,7 +201,7 @@ class DeliveryClient:
 
     def _check_monitor(self, now: float) -> None:
         """Detect at once that the peer closed or died; its silence would show it only after PEER_SILENT_S."""
-        if self._monitor is None or not _has_message(self._monitor):
+        if self._monitor is None or not has_message(self._monitor):
             return
         try:
             frames = self._monitor.recv_multipart(zmq.DONTWAIT)

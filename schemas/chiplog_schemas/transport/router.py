@@ -18,6 +18,7 @@ from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.security.zap import ReceivedMessage, ZapAuthenticator, receive
+from chiplog_schemas.transport.pending import has_message
 
 _SEND_HWM = 10_000  # acknowledgements are small, and a peer that reads none is gone
 _RECEIVE_HWM = 32  # messages per peer: as many batches as the credit allows, and as many without payload
@@ -54,6 +55,11 @@ class RouterSocket:
         self.socket = bind_router(context, addresses, guard)
         self._files = {address: file_id(ipc_path(address)) for address in addresses if not _is_tcp(address)}
         self._throttle = TcpListenerThrottle(self.socket, addresses)
+
+    @property
+    def has_message(self) -> bool:
+        """Return True if `receive` has something to return."""
+        return has_message(self.socket)
 
     def receive(self, now: float) -> ReceivedMessage | None:
         """Return the next message; None in place of a rejected one. Raises zmq.Again when there is none.
