@@ -94,7 +94,8 @@ class OrphanJournalCollector:
                 alive += 1
                 continue
             try:
-                lock = Lock(directory / LOCK_NAME, create=self._is_abandoned(producer, directory))
+                path = directory / LOCK_NAME
+                lock = Lock(path, create=self._is_abandoned(producer, path))
             except LockHeldError:
                 alive += 1
                 self._exit_causes.on_hello(
@@ -120,13 +121,13 @@ class OrphanJournalCollector:
         self.alive = alive
         return found
 
-    def _is_abandoned(self, producer: bytes, directory: Path) -> bool:
+    def _is_abandoned(self, producer: bytes, lock: Path) -> bool:
         """Return True if a journal has lost its lock file and no process is left that would restore it.
 
         A running rank restores it within FILES_LOOK_S. A stopped one is found by its pidfd, or by the files that it
         maps.
         """
-        if file_id(directory / LOCK_NAME) is not None or file_id(directory / HEAD_NAME) is None:
+        if file_id(lock) is not None or file_id(lock.with_name(HEAD_NAME)) is None:
             self._lockless.pop(producer, None)
             return False
         if self._exit_causes.is_dead(producer):  # safeguard: dead-rank-without-lock-adopted
@@ -136,7 +137,7 @@ class OrphanJournalCollector:
             return False
         self._lockless[producer] = now
         # safeguard: live-rank-without-lock-kept
-        return not self._exit_causes.is_alive(producer) and not is_mapped(f"{directory.name}/{HEAD_NAME}")
+        return not self._exit_causes.is_alive(producer) and not is_mapped(f"{lock.parent.name}/{HEAD_NAME}")
 
     def on_hello(self, producer: bytes, peer_pid: int = 0) -> None:
         """Watch the process of a producer that connected. peer_pid: at the other end of its socket, or 0.

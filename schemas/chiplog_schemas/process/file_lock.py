@@ -49,7 +49,6 @@ class Lock:
         self._owner = os.getpid()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
         self._file = id_of(os.fstat(self._descriptor))
-        self._directory = file_id(path.parent)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -58,6 +57,7 @@ class Lock:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise  # a file system without locks: no process holds the lock, and none can
             raise LockHeldError(path, holder) from error
+        self._directory = file_id(path.parent)
         self._write_holder(self._descriptor)
         _held[self._file] = (self._owner, self._descriptor)
 

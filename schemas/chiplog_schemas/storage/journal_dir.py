@@ -178,4 +178,4 @@ def is_adoptable(directory: Path) -> bool:
 
 
 def _is_hex(name: str) -> bool:
-    return all(character in "0123456789abcdef" for character in name)
+    return not name.strip("0123456789abcdef")
