@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Set
+from itertools import repeat
 from typing import Any
 
 import zmq
@@ -38,7 +39,7 @@ _GPU_DEVICES = ("GPU-", "MIG-")
 _KEPT_PERIODS = 3  # a device that was not sampled for this long is not shown in /metrics …
 _KEPT_PERIOD_S = 10.0  # … but slow values come each 10 s
 _OWNER_FIELDS: tuple[str, ...] = ("run_id", "label", "rank")  # of an identity, as labels in /metrics
-_RELEASE_INTERVAL_S = 0.5
+_LOOK_INTERVAL_S = 0.5  # at the sampler's process, and whether GPUs shall be released: each costs system calls
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -75,7 +76,7 @@ class SampleIntake:
         self._claims = Claims()
         self._release = release
         self._changes = GpuChanges()
-        self._release_at = 0.0  # when to look at it again
+        self._look_at = 0.0
         self._pids: dict[bytes, int] = {}  # of the ranks that are sampled
         self._newest: dict[str, dict[str, tuple[float, float]]] = {}  # device → name → monotonic time and value
         self._facts: dict[str, Any] = {}
@@ -164,8 +165,8 @@ class SampleIntake:
 
     def take(self, alive: Set[bytes], now: float) -> None:
         """Pass on what the sampler has measured. alive: the connected producers."""
-        if now >= self._release_at:
-            self._release_at = now + _RELEASE_INTERVAL_S
+        if is_due := now >= self._look_at:
+            self._look_at = now + _LOOK_INTERVAL_S
             self._follow_release()
         if self._sampler is None:
             return
@@ -185,7 +186,8 @@ class SampleIntake:
             self._batcher.assign_gpus(producer, uuids, now, now_us())
         if self._batcher.samples_dropped and self._has_room():
             self.declare_dropped(now)
-        self._sampler.tick(now)
+        if is_due:
+            self._sampler.tick(now)
         if self._sampler.fileno() != descriptor:
             self._register_again(descriptor)
 
@@ -275,7 +277,8 @@ class SampleIntake:
         if pid != sample.device and not (pid.isdecimal() and int(pid) in self._watched):
             return  # it has ended
         newest = self._newest.setdefault(sample.device, {})
-        newest.update((name, (now, value)) for name, value in zip(sample.names, sample.values, strict=True))
+        values = zip(repeat(now), sample.values, strict=False)
+        newest.update(zip(sample.names, values, strict=True))
         if sample.device == "":
             self._note_late(sample.ts_us, now)
 

@@ -46,15 +46,18 @@ class Claims:
         self._resolved: dict[bytes, tuple[str, ...]] = {}
         self._held: dict[int, tuple[str, ...]] = {}  # PID → the GPUs on which NVML last listed its process tree
         self._reported: dict[bytes, tuple[str, ...]] = {}
+        self._has_news = False  # since the last `take_changes`, which each turn of the agent calls
 
     def set_gpus(self, gpus: Iterable[Gpu]) -> None:
         """Set the GPUs that NVML enumerated."""
         self._gpus = tuple(gpus)
+        self._has_news = True
 
     def hold(self, pid: int, uuids: Sequence[str]) -> None:
         """Set the GPUs on which NVML lists the processes of a rank."""
         if uuids:  # a rank without any has freed its memory at its end, and keeps its GPUs
             self._held[pid] = tuple(uuids)
+            self._has_news = True
 
     def set_claims(self, claims: Mapping[bytes, tuple[int, Mapping[str, Any]]]) -> None:
         """Set the ranks of this node: producer → (PID, claim). All others are dropped."""
@@ -66,6 +69,7 @@ class Claims:
         pids = {pid for pid, _ in fresh.values()}
         self._held = {pid: uuids for pid, uuids in self._held.items() if pid in pids}
         self._claims = fresh
+        self._has_news = True
 
     def gpus_of(self, producer: bytes) -> tuple[str, ...]:
         """Return the UUIDs of a rank's GPUs, as last reported."""
@@ -73,7 +77,10 @@ class Claims:
 
     def take_changes(self) -> list[tuple[bytes, tuple[str, ...]]]:
         """Return (producer, UUIDs) of each rank whose GPUs have become known or have changed."""
-        changes = []
+        changes: list[tuple[bytes, tuple[str, ...]]] = []
+        if not self._has_news:
+            return changes
+        self._has_news = False
         for producer, (pid, claim) in self._claims.items():
             if producer not in self._resolved and self._gpus:
                 self._resolved[producer] = resolve(claim, self._gpus)

@@ -341,7 +341,7 @@ class SamplerProcess:
             case ["sample", int() as ts_us, str() as device, [*names], [*values]] if (
                 len(names) == len(values) and len(device) <= _DEVICE_CHARS_MAX
             ):
-                if all(type(name) is str for name in names) and all(type(number) is float for number in values):
+                if {*map(type, names)} <= {str} and {*map(type, values)} <= {float}:
                     self._messages.append(Sample(ts_us, device, self._intern(tuple(names)), tuple(values)))
                 else:
                     self.bad_frames += 1
