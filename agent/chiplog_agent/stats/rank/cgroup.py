@@ -29,7 +29,8 @@ class MemoryGroup:
     """
 
     def __init__(self, pid: int | str = "self", *, proc: str = "/proc") -> None:
-        self._version, self._folders = find_groups(pid, proc)
+        self._version, found = find_groups(pid, proc)
+        self.folders = tuple(found)  # innermost first
 
     def read(self, host_bytes: int) -> Memory | None:
         """Return the memory of the group with the tightest limit; without any limit, that of the process's own group.
@@ -40,11 +41,11 @@ class MemoryGroup:
         """
         limit_file, usage_file, cache_key = _FILES[self._version]
         tightest, folder = host_bytes, ""
-        for candidate in self._folders:
+        for candidate in self.folders:
             limit = _limit(f"{candidate}/{limit_file}")
             if limit is not None and limit < tightest:
                 tightest, folder = limit, candidate
-        own = self._folders[0] if self._folders else ""
+        own = self.folders[0] if self.folders else ""
         if not (folder or own) or not os.path.exists(f"{folder or own}/{usage_file}"):
             return None
         usage = int(_read(f"{folder or own}/{usage_file}"))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
-from chiplog_agent.stats.rank.cgroup import MemoryGroup
+from chiplog_agent.stats.rank.cgroup import Memory, MemoryGroup
 from chiplog_agent.stats.source import Reading, Source
 from chiplog_schemas.process.procfs import SESSION, read_proc_stat
 
@@ -116,6 +116,7 @@ class ProcessStats(Source):
         # The full walk is expensive: at most one rank each time, in addition to new ones.
         oldest = min(self._ranks.values(), key=lambda rank: rank.walked_at, default=None)
         due = oldest if oldest is not None and now - oldest.walked_at >= _WALK_INTERVAL_S else None
+        groups: dict[tuple[str, ...], Memory | None] = {}
         for rank in list(self._ranks.values()):
             all_threads = rank is due or not rank.tree.members
             tree = self._tree(rank, now, all_threads=all_threads)
@@ -126,7 +127,7 @@ class ProcessStats(Source):
                 spent = _spent_ticks(rank, tree)
                 rank.cpu_ticks += spent
                 names, values = self._sum(tree.living(), rank.cpu_ticks, spent, now - rank.sampled_at)
-                group_names, group_values = self._read_group(rank, poll_again=all_threads)
+                group_names, group_values = self._read_group(rank, groups, poll_again=all_threads)
                 readings.append(Reading(f"pid:{rank.pid}", names + group_names, values + group_values))
             else:
                 rank.cpu_ticks = sum(stat.total_ticks for stat in tree.members.values())
@@ -186,12 +187,20 @@ class ProcessStats(Source):
             return PROCESS_NAMES[:-1], values
         return PROCESS_NAMES, (*values, float(fds))
 
-    def _read_group(self, rank: _Rank, *, poll_again: bool) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        """Return the memory of the rank's control group; nothing if there is none or its files are malformed."""
+    def _read_group(
+        self, rank: _Rank, known: dict[tuple[str, ...], Memory | None], *, poll_again: bool
+    ) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """Return the memory of the rank's control group; nothing if there is none or its files are malformed.
+
+        known: of groups that were read just now for other ranks, by their folders.
+        """
         try:
             if rank.group is None or poll_again:  # a process may be moved to another group
                 rank.group = MemoryGroup(rank.pid, proc=self._proc)  # safeguard: own-memory-group
-            memory = rank.group.read(self._host_bytes)
+            folders = rank.group.folders
+            if folders not in known:
+                known[folders] = rank.group.read(self._host_bytes)
+            memory = known[folders]
         except (OSError, ValueError):
             rank.group = memory = None  # the rank or its group has gone; the next sample tries again
         if memory is None:
