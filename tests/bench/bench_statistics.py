@@ -74,12 +74,14 @@ def _watch(node: Node, calls: Path) -> list[Figure]:
 
     time.sleep(BEGIN_S)
     pids = tree(node.processes["agent"].pid)
+    held = _resources(pids)
     calls_before, before, begun = calls.stat().st_size, sum(map(cpu_s, pids)), time.monotonic()
     begun_us = time.time_ns() // 1000
     time.sleep(WATCHED_S)
     elapsed_s, percent = time.monotonic() - begun, sum(map(cpu_s, pids)) - before
     n_calls = calls.stat().st_size - calls_before
     pss_mib = sum(map(_pss_mib, pids))
+    grown = [after - before for after, before in zip(_resources(pids), held, strict=True)]
     until_us = begun_us + int(elapsed_s * 1e6)
     time.sleep(3)  # until the last samples can be read
     with chiplog.connect(dir=node.place.root) as client:
@@ -91,18 +93,28 @@ def _watch(node: Node, calls: Path) -> list[Figure]:
     for row in rows:
         if row["device"].startswith(("GPU-", "pid:")) or not row["device"]:  # others have another period
             by_device.setdefault(row["device"], []).append(row["us"])
-    host = by_device[""]
-    gaps_ms = [abs(later - earlier - 1_000_000) / 1000 for earlier, later in pairwise(host)]
-    expected = int(elapsed_s)
-    missed = sum(max(expected - len({at_us // 1_000_000 for at_us in times}), 0) for times in by_device.values())
+    gaps_ms = [abs(later - earlier - 1_000_000) / 1000 for earlier, later in pairwise(by_device[""])]
+    missed = 0
+    for times in by_device.values():
+        around = [begun_us, *times, until_us]  # a gap of two seconds misses one
+        missed += sum(max(round((later - earlier) / 1e6) - 1, 0) for earlier, later in pairwise(around))
     beside = f"{len(by_device)} devices, {counted['n'] / elapsed_s:,.0f} values a second, {elapsed_s:.0f} s"
     return [
         Figure("statistics of 8 GPUs and 8 × 8 processes: CPU", 100 * percent / elapsed_s, "%", 2.0, yardstick=beside),
         Figure("statistics: memory of agent and sampler", pss_mib, "MiB PSS", 80.0),
+        Figure("statistics: growth of their resident memory", grown[0] / 2**20, "MiB", yardstick=beside),
+        Figure("statistics: growth of their descriptors", grown[1], "", 0.0, yardstick=beside),
         Figure("statistics: seconds without a sample, all devices", missed, "", 0.0, yardstick=beside),
         Figure("statistics: jitter of the host's samples, p99", percentile(gaps_ms, 0.99), "ms", 10.0),
         Figure("statistics: field calls per GPU and second", n_calls / GPUS / elapsed_s, "", 1.05),
     ]
+
+
+def _resources(pids: list[int]) -> tuple[int, int]:
+    """Return the resident bytes and the descriptors of processes, without those that one has open for a moment."""
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+    descriptors = min(sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids) for _ in range(100))
+    return pages * os.sysconf("SC_PAGE_SIZE"), descriptors
 
 
 def _pss_mib(pid: int) -> float:
