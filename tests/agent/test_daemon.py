@@ -556,6 +556,7 @@ def wait_for_ack(rank: Rank, number: int) -> messages.Message:
 def test_a_rank_that_waits_for_its_acknowledgement_gets_it_at_once(chiplog_dir: Path) -> None:
     rank = Rank(paths_for_root(chiplog_dir).agent_address)
     rank.hello()
+    time.sleep(0.2)  # the agent's first turn writes its own identity, and what has arrived with it
     for number in range(3):
         rank.say(encode(EventKind.NOTICE, 1, "a", "info", "b", {}))
         while rank.socket.poll(200):  # a heartbeat may come
