@@ -64,7 +64,9 @@ _ZMQ = SimpleNamespace(
     ZMQError=zmq.ZMQError,
 )
 # Saved files use another path; tests/schemas/protocol/test_file_delivery.py simulates faults for them.
-NO_FILES = SimpleNamespace(step=lambda now: ([], []), committed=list, fileno=lambda: -1, close=lambda: None)
+NO_FILES = SimpleNamespace(
+    step=lambda now: ([], []), committed=list, fileno=lambda: -1, close=lambda: None, malformed=0
+)
 
 
 class ViolationError(AssertionError):
