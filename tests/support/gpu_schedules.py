@@ -293,7 +293,10 @@ class Schedule:
                 self.well_since[uuid] = now
         pause_s = BACK_AFTER_HANG_S if now - self.hung_until < BACK_AFTER_HANG_S else BACK_S
         for uuid in present:
-            if now - self.well_since[uuid] > pause_s:
+            since = self.well_since[uuid]
+            if self.sampled_at.get(uuid, 0.0) < since:  # NVML is not initialised again while a call hangs
+                since = max(since, self.hung_until)
+            if now - since > pause_s:
                 assert self.sampled_at.get(uuid, 0.0) >= now - 1, (self.seed, uuid, "does not answer")
 
 
