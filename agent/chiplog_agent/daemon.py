@@ -437,7 +437,7 @@ class AgentDaemon:
             journals=len(self._orphans.known - self._receiver.senders),
             credit_bytes=self._credit,
             late_s=self._samples.take_late_s(),
-            samples_dropped=self._samples.n_dropped,
+            samples_dropped=self._samples.n_dropped + self._batcher.samples_dropped,  # the latter not declared yet
             gpus_lost=len(self._samples.lost_gpus),
             fatal_xids=self._samples.n_fatal_xids,
             sampler_pid=self._samples.sampler_pid,

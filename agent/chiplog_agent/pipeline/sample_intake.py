@@ -211,12 +211,13 @@ class SampleIntake:
     def _take_sample(self, item: Message, now: float) -> None:
         """Pass on one message of the sampler process."""
         match item:
-            case Sample(ts_us, device, names, values) if self._has_room():
-                self._note(item, now)
-                self._batcher.sample(device, names, values, ts_us, now)
-                self._report_changes(item, now)
-            case Sample():
-                self._batcher.samples_dropped += 1
+            case Sample(ts_us, device, names, values):
+                self._note(item, now)  # also without room: /metrics is asked for it then
+                if self._has_room():
+                    self._batcher.sample(device, names, values, ts_us, now)
+                    self._report_changes(item, now)
+                else:
+                    self._batcher.samples_dropped += 1
             case DeviceStale(device):
                 message = f"device {device} has not answered; other statistics continue"
                 kind = "device_stale" if device.startswith(_GPU_DEVICES) else "sampler"  # or a source of the host

@@ -76,8 +76,9 @@ def intake() -> Iterator[Intake]:
 def test_samples_without_room_are_counted_and_declared(intake: Intake) -> None:
     intake.has_room = False
     for _ in range(3):
-        intake.samples._take_sample(Sample(1, "host", ("cpu.util",), [1.0]), 0.0)
+        intake.samples._take_sample(Sample(1, "host", ("cpu.util",), [1.0]), time.monotonic())
     assert intake.batcher.samples_dropped == 3
+    assert [exposed.names for exposed in intake.samples.exposed()] == [("cpu.util",)], "/metrics goes on"
     intake.samples.declare_dropped(1.0)
     assert intake.batcher.samples_dropped == 0
     assert intake.events() == [EventKind.NOTICE]
