@@ -9,13 +9,11 @@ from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.exposed import Exposed, Health
 from chiplog_schemas.model.system_metrics import AGENT_REFUSALS, PIPELINE_DEVICE, PIPELINE_PERIOD_S
 from chiplog_schemas.process.backlog import Backlog
-from chiplog_schemas.process.procfs import read_proc_stat
+from chiplog_schemas.process.procfs import own_ticks, read_proc_stat, resident_bytes
 from chiplog_schemas.process.pulse import Pulse
 
 DELIVERED_MAX_S = 30.0  # an agent that waits for its collector for this long is not ready
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_USER, _SYSTEM, _RSS = 11, 12, 21  # fields of read_proc_stat()
 
 
 @dataclass(slots=True)
@@ -101,9 +99,9 @@ class AgentHealth:
         cpu_s, memory = 0.0, 0.0
         for pid in {os.getpid(), sampler} - {None}:
             fields = read_proc_stat(pid or 0)
-            if len(fields) > _RSS:
-                of_s = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
-                memory += int(fields[_RSS]) * _PAGE_BYTES
+            if fields:
+                of_s = own_ticks(fields) / _TICKS_PER_S
+                memory += resident_bytes(pid or 0)
                 if pid == sampler and pid != os.getpid():
                     if pid != self._sampler[0]:
                         self._sampler_s += self._sampler[1]

@@ -232,7 +232,7 @@ _RDMA = (  # of a port of InfiniBand or RoCE
 # Of a rank: the sum over its process tree, DataLoader workers included; device `pid:<PID>`.
 _RANK = (
     _gauge("process.cpu.utilization", "{cpu}", "CPU usage of the rank", "/proc/PID/stat, with children that ended"),
-    _gauge("process.memory.usage", "By", "Memory of the rank", "/proc/PID/stat; shared pages count in each process"),
+    _gauge("process.memory.usage", "By", "Memory of the rank", "/proc/PID/statm; shared pages count in each process"),
     _gauge(
         "process.memory.pss",
         "By",

@@ -5,9 +5,11 @@ import time
 
 # Fields of read_proc_stat(), three less than in proc_pid_stat(5).
 STATE, PARENT, GROUP, SESSION, FOREGROUND_GROUP, FLAGS, START, EXIT_CODE = 0, 1, 2, 3, 5, 6, 19, 49
+_USER_TIME, _SYSTEM_TIME = 11, 12
 DEAD = ("Z", "X")  # states of a zombie, and of a process that is being reaped
 _COMMAND_BYTES_MAX = 400  # a program and its script
 _STAT_BYTES_MAX = 4096  # a line has about 400
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def boot_id() -> str:
@@ -24,14 +26,33 @@ def read_proc_stat(pid: int) -> list[str]:
 
     The fields before them contain the process's name, which may be any text.
     """
+    return _read_line(f"/proc/{pid}/stat").rpartition(b")")[2].decode("ascii").split()
+
+
+def own_ticks(fields: list[str]) -> int:
+    """Return the CPU time of a process itself, in clock ticks, from its fields of /proc/PID/stat."""
+    return int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME])
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process; 0 when it has ended.
+
+    /proc/PID/stat has it too, but since Linux 6.2 without what the CPUs count apart, up to megabytes each.
+    """
+    fields = _read_line(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * _PAGE_BYTES if fields else 0
+
+
+def _read_line(path: str) -> bytes:
+    """Return a short file of /proc; nothing when its process has ended."""
     try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return []
+        return b""
     try:
-        return os.read(descriptor, _STAT_BYTES_MAX).rpartition(b")")[2].decode("ascii").split()
+        return os.read(descriptor, _STAT_BYTES_MAX)
     except OSError:
-        return []  # ESRCH: it ended between open and read
+        return b""  # ESRCH: it ended between open and read
     finally:
         os.close(descriptor)
 

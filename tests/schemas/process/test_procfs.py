@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -21,12 +22,15 @@ from chiplog_schemas.process.procfs import (
     boot_id,
     is_mapped,
     maps_file,
+    own_ticks,
     pid_namespace,
     program_of,
     read_proc_stat,
+    resident_bytes,
     start_ticks,
     uptime_us,
 )
+from tests.support.waiting import wait_until
 
 UNUSED_PID = 1 << 22  # PID_MAX_LIMIT of Linux: no process has it
 
@@ -90,3 +94,18 @@ def test_a_process_maps_a_file_or_not_or_that_is_unknown(tmp_path: Path) -> None
     assert maps_file(UNUSED_PID, "mapped") is None
     assert program_of(os.getpid()).split()[0] == Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
     assert program_of(UNUSED_PID) == ""
+
+
+def test_resident_memory_and_cpu_time_are_those_that_other_files_have() -> None:
+    command = [sys.executable, "-c", "sum(range(3_000_000)); print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        wait_until(lambda: read_proc_stat(child.pid)[STATE] == "S", "a child that waits")
+        rollup = Path(f"/proc/{child.pid}/smaps_rollup").read_text().splitlines()
+        [rss_kib] = [int(line.split()[1]) for line in rollup if line.startswith("Rss:")]
+        assert abs(resident_bytes(child.pid) - rss_kib * 1024) <= 0.001 * resident_bytes(child.pid)
+        times = psutil.Process(child.pid).cpu_times()
+        assert own_ticks(read_proc_stat(child.pid)) == round((times.user + times.system) * os.sysconf("SC_CLK_TCK")) > 0
+        child.communicate(b"\n")
+    assert resident_bytes(UNUSED_PID) == 0

@@ -1,6 +1,7 @@
 """Samples of the ranks: CPU, memory, threads and descriptors, summed over the process tree of each.
 
-Children are read from /proc/PID/task/TID/children, everything else from /proc/PID/stat: one open and one read each.
+Children are read from /proc/PID/task/TID/children, memory from /proc/PID/statm, descriptors from /proc/PID/fd,
+everything else from /proc/PID/stat: one open and one read each.
 """
 
 import os
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from chiplog_agent.stats.rank.cgroup import Memory, MemoryGroup
 from chiplog_agent.stats.source import Reading, Source
-from chiplog_schemas.process.procfs import SESSION, read_proc_stat
+from chiplog_schemas.process.procfs import SESSION, START, own_ticks, read_proc_stat, resident_bytes
 
 PROCESS_NAMES = (
     "process.cpu.utilization",
@@ -28,7 +29,6 @@ _SETTLED_S = 5.0  # a process that ends frees its GPUs one after the other, whic
 _TREE_PROCESSES_MAX = 1024
 _READ_BYTES_MAX = 65_536  # of children: 8,000 processes
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _DAEMONS = (b"chiplog_agent", b"chiplog_collector", b"chiplog agent", b"chiplog collector")
 
 
@@ -41,7 +41,6 @@ class Stat(NamedTuple):
     children_ticks: int  # 16 + 17: the same of the children that it has waited for, and of their children
     threads: int  # 20
     start_ticks: int  # 22: since boot; with the PID it identifies a process despite reuse
-    rss_pages: int  # 24
     is_blocked: bool = False  # 3: in a wait that no signal ends, as a rule for a disk or a driver
 
     @property
@@ -98,7 +97,7 @@ class ProcessStats(Source):
         self.lines: list[str] = []  # reasons, reported once each; the caller clears the list
         self._ranks: dict[int, _Rank] = {}
         self._proc = proc
-        self._host_bytes = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
+        self._host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._fd_size = os.stat("/proc/self/fd").st_size > 0  # Linux 6.2 and later: the number of open descriptors
         self._has_children = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
         if not self._has_children:
@@ -172,16 +171,15 @@ class ProcessStats(Source):
     def _sum(
         self, living: Stats, all_ticks: int, cpu_ticks: int, elapsed_s: float
     ) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        threads = rss_pages = blocked = 0
+        threads = memory_bytes = blocked = 0
         fds: int | None = 0
         for pid, stat in living.items():
             threads += stat.threads
-            rss_pages += stat.rss_pages
+            memory_bytes += resident_bytes(pid)
             blocked += stat.is_blocked
             if fds is not None:
                 fds = self._add_descriptors(pid, fds)
         utilization = cpu_ticks / _TICKS_PER_S / max(elapsed_s, 1e-3)
-        memory_bytes = rss_pages * _PAGE_BYTES
         values = (utilization, float(memory_bytes), float(threads), all_ticks / _TICKS_PER_S, float(blocked))
         if fds is None:
             return PROCESS_NAMES[:-1], values
@@ -319,10 +317,10 @@ def read_stat(pid: int) -> Stat | None:
 
 def _read_any(pid: int) -> Stat | None:
     fields = read_proc_stat(pid)
-    if len(fields) < 22 or fields[0] == "X":
+    if not fields or fields[0] == "X":
         return None
-    own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
-    numbers = (int(fields[SESSION]), own, children, int(fields[17]), int(fields[19]), int(fields[21]))
+    children = int(fields[13]) + int(fields[14])
+    numbers = (int(fields[SESSION]), own_ticks(fields), children, int(fields[17]), int(fields[START]))
     return Stat(fields[0] != "Z", *numbers, is_blocked=fields[0] == "D")
 
 

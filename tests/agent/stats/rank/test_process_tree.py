@@ -21,6 +21,7 @@ from chiplog_agent.stats.rank.process_tree import (
     _Tree,
     read_stat,
 )
+from chiplog_schemas.process.procfs import resident_bytes
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -226,9 +227,9 @@ print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
 
 def test_a_child_that_starts_in_the_tick_of_a_sample_counts() -> None:
     """The kernel rounds the start down to whole ticks, so it seems to be before the sample."""
-    rank, root = _Rank(1), Stat(True, 1, 0, 0, 1, 50, 0)
+    rank, root = _Rank(1), Stat(True, 1, 0, 0, 1, 50)
     rank.tree, rank.sampled_at = _Tree({1: root}, {}), 100.7 / os.sysconf("SC_CLK_TCK")
-    child = Stat(True, session=1, cpu_ticks=4, children_ticks=0, threads=1, start_ticks=100, rss_pages=0)
+    child = Stat(True, session=1, cpu_ticks=4, children_ticks=0, threads=1, start_ticks=100)
     assert _spent_ticks(rank, _Tree({1: root, 2: child}, {})) == 4
 
 
@@ -457,7 +458,7 @@ def test_a_name_with_brackets_and_spaces_does_not_confuse_the_reader(start: Star
     rank = start("open('/proc/self/comm', 'w').write('a) Z (b 1 2'); print('up', flush=True); sys.stdin.read()")
     line(rank)
     stat = read_stat(rank.pid)
-    assert stat is not None and stat.threads == 1 and stat.rss_pages > 0
+    assert stat is not None and stat.threads == 1 and resident_bytes(rank.pid) > 0
 
 
 def test_a_pid_that_nobody_has_is_absent() -> None:

@@ -155,7 +155,7 @@ class _Trees(ProcessStats):
     """This process and one that has ended."""
 
     def trees(self) -> dict[int, dict[int, Stat]]:
-        stat = Stat(True, 1, 0, 0, 1, 1, 1)
+        stat = Stat(True, 1, 0, 0, 1, 1)
         return {os.getpid(): {os.getpid(): stat, 2**22 + 1: stat}}
 
 
