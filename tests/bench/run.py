@@ -33,6 +33,7 @@ NAMES = (
     "contention",
     "gpu",
     "statistics",
+    "accuracy",
     "callbacks",
     "mlflow",
     "tensorboard",
