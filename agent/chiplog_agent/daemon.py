@@ -159,6 +159,7 @@ class AgentDaemon:
             has_room=lambda: self._has_room,
             is_dead=lambda producer: self._exit_causes.is_dead(producer),
             release=ReleaseMark(places.agent),
+            known_gpus=places.agent / "known-gpus.json",
         )
         self._health = AgentHealth(settings.node, now, self._spool.ages_s(now_us()))
         if settings.metrics is not None:

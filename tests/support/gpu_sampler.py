@@ -69,7 +69,8 @@ class GpuSampler:
         self.shutdowns = folder / "shutdowns"
         self.control.write_text("")
         self.messages: list[Message] = []
-        self.feed = SamplerProcess(period_s=0.1)
+        self.known = folder / "known-gpus.json"
+        self.feed = SamplerProcess(period_s=0.1, known_gpus=self.known)
 
     def tell(self, words: str) -> None:
         self.control.write_text(words)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Set
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -47,7 +48,8 @@ class SampleIntake:
     """Passes samples and claims of GPUs to the batcher.
 
     period_s: between samples; None: no statistics. has_room: returns True while the spool takes samples. is_dead:
-    returns True if a producer's process has ended. release: whether GPUs shall be closed.
+    returns True if a producer's process has ended. release: whether GPUs shall be closed. known_gpus: a file of the
+    sampler.
     """
 
     def __init__(
@@ -61,12 +63,15 @@ class SampleIntake:
         has_room: Callable[[], bool],
         is_dead: Callable[[bytes], bool],
         release: ReleaseMark,
+        known_gpus: Path,
     ) -> None:
         self._batcher = batcher
         self._lease = lease
         self._node = node
         self._period_s = SAMPLE_INTERVAL_S if period_s is None else period_s
-        self._sampler = None if period_s is None else SamplerProcess(period_s=period_s, may_share=is_embedded)
+        self._sampler: SamplerProcess | None = None
+        if period_s is not None:
+            self._sampler = SamplerProcess(period_s=period_s, may_share=is_embedded, known_gpus=known_gpus)
         self._is_embedded = is_embedded
         self._has_room = has_room
         self._is_dead = is_dead
@@ -229,6 +234,8 @@ class SampleIntake:
                 self._facts = facts
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
+            case DeviceEvent("gpu.lost", device=device) if device in self.lost_gpus:
+                pass  # another sampler found that too
             case DeviceEvent(kind, level, text, device, body):
                 self._count(kind, device, body.get("code", 0))
                 _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)

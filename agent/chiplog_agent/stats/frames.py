@@ -20,6 +20,7 @@ from chiplog_schemas.limits import MIB
 FRAME_BYTES_MAX = 1 * MIB  # a sample is about 1 KB; a damaged length must not make the agent allocate without limit
 PERIOD_MIN_S = 0.05  # the driver updates its counters no faster
 RELEASED = "--released"  # the argument of a sampler process that leaves GPUs closed
+KNOWN_GPUS = "--known-gpus="  # … and the file in which it keeps the UUIDs of GPUs
 _LENGTH = struct.Struct("<I")
 _pack = packer().pack  # one packer for all frames; each half writes from one thread only
 

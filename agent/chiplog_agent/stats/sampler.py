@@ -10,9 +10,11 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
-from chiplog_agent.stats.frames import PERIOD_MIN_S, RELEASED, FrameReader, encode_frame
+from chiplog_agent.stats.frames import KNOWN_GPUS, PERIOD_MIN_S, RELEASED, FrameReader, encode_frame
+from chiplog_agent.stats.gpu.known_gpus import KnownGpus
 from chiplog_agent.stats.gpu.threads import AbsentGpus, GpuThreads, ReleasedGpus
 from chiplog_agent.stats.host.facts import HostFactsSource
 from chiplog_agent.stats.host.sources import host_sources
@@ -167,7 +169,9 @@ def main() -> None:
     output_fd = os.dup(1)
     os.dup2(2, 1)  # a driver's library that prints must not write into the frames
     code = 0
-    gpus = ReleasedGpus() if RELEASED in sys.argv[1:] else GpuThreads()  # safeguard: released-gpus-stay-closed
+    paths = [word.removeprefix(KNOWN_GPUS) for word in sys.argv[1:] if word.startswith(KNOWN_GPUS)]
+    known = KnownGpus(Path(paths[0]) if paths else None)
+    gpus = ReleasedGpus() if RELEASED in sys.argv[1:] else GpuThreads(known)  # safeguard: released-gpus-stay-closed
     try:
         Sampler(0, output_fd, gpus).run()
     except BrokenPipeError:

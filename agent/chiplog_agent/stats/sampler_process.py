@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chiplog_agent.stats.frames import RELEASED, FrameError, FrameReader, Gpu, MigDevice, encode_frame
+from chiplog_agent.stats.frames import KNOWN_GPUS, RELEASED, FrameError, FrameReader, Gpu, MigDevice, encode_frame
 from chiplog_agent.stats.gpu.nvml import has_driver
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import KIB, SAMPLE_INTERVAL_S
@@ -106,7 +107,7 @@ class SamplerProcess:
     """The sampler process as seen by the agent's loop. `period_s` is the time between samples.
 
     may_share: the sampler may be a thread of this process, see `SamplerThread`. While one hangs, its successor is a
-    process, so threads do not accumulate.
+    process, so threads do not accumulate. known_gpus: the file in which samplers keep the UUIDs of GPUs.
 
     `fileno()` keeps its number through every restart: register it once, with poll(2), select or zmq.Poller (not with
     epoll, which watches the pipe behind the number, and that changes). `bad_frames` counts unknown frames, `restarts`
@@ -114,12 +115,17 @@ class SamplerProcess:
     """
 
     def __init__(
-        self, *, period_s: float = SAMPLE_INTERVAL_S, command: tuple[str, ...] = _COMMAND, may_share: bool = False
+        self,
+        *,
+        period_s: float = SAMPLE_INTERVAL_S,
+        command: tuple[str, ...] = _COMMAND,
+        may_share: bool = False,
+        known_gpus: Path | None = None,
     ) -> None:
         self.bad_frames = 0
         self.restarts = 0
         self._period_s = period_s
-        self._command = command
+        self._command = command if known_gpus is None else (*command, f"{KNOWN_GPUS}{known_gpus}")
         self._may_share = may_share
         self._process: subprocess.Popen[bytes] | SamplerThread | None = None
         self._killed: list[subprocess.Popen[bytes] | SamplerThread] = []  # killed, not yet reaped

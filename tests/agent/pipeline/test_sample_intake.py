@@ -37,6 +37,7 @@ class Intake:
             has_room=lambda: self.has_room,
             is_dead=lambda producer: False,
             release=ReleaseMark(Path("/nonexistent")),
+            known_gpus=Path("/nonexistent"),
         )
 
     def events(self) -> list[EventKind]:
@@ -119,6 +120,13 @@ def test_a_lost_mig_instance_that_was_removed_is_not_lost_any_more(intake: Intak
     assert intake.samples.lost_gpus == {"MIG-b", "MIG-c", "GPU-2"}
     intake.samples._take_sample(Gpus((first._replace(instances=()), second._replace(instances=()))), 0.0)
     assert intake.samples.lost_gpus == {"GPU-2"}, "until it answers"
+
+
+def test_a_lost_gpu_that_a_new_sampler_finds_lost_is_one_event(intake: Intake) -> None:
+    for _ in range(2):
+        intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "GPU-1 is lost", "GPU-1"), 0.0)
+    assert intake.notices() == ["gpu.lost"]
+    assert intake.samples.lost_gpus == {"GPU-1"}
 
 
 @proves("lateness-without-clock", "a clock that jumps makes no sample late", value="ts_us / 1e6")

@@ -6,7 +6,7 @@ from chiplog_agent.stats.frames import Gpu, MigDevice
 from chiplog_agent.stats.gpu.device_sample import Group, NvmlDevice
 from chiplog_agent.stats.gpu.events import GpuEvents, Post
 from chiplog_agent.stats.gpu.facts import gpu_facts
-from chiplog_agent.stats.gpu.nvml import GpuUnavailableError, Handle, kernel_gpus, load
+from chiplog_agent.stats.gpu.nvml import GpuUnavailableError, Handle, gpu_places, kernel_gpus, load
 from chiplog_agent.stats.gpu.processes import DeviceUse
 from chiplog_agent.stats.gpu.readings import DeviceReadings
 
@@ -33,6 +33,8 @@ class GpuStats:
         self._devices: dict[str, _Device] = {}
         self.gpus: list[Gpu] = []  # once they have been described
         self.lines: list[str] = []  # reasons why a device is missing
+        self.places: dict[str, str] = {}  # place → UUID
+        self.lost: dict[str, str] = {}  # place → reason, of GPUs that were lost when NVML was initialised
         self._has_failed = False
         self._rearranged: set[str] = set()  # GPUs whose MIG mode or instances have changed
         self.signature = self.inspect()
@@ -41,21 +43,26 @@ class GpuStats:
         except self._nvml.NVMLError as error:
             self.close()
             raise GpuUnavailableError(f"hw.* is absent: NVML cannot count the GPUs: {error}") from error
-        for index in range(count):
+        for index, place in enumerate(gpu_places(count, kernel_gpus())):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = self._nvml.nvmlDeviceGetUUID(handle)
             except self._nvml.NVMLError as error:
-                self.lines.append(f"GPU {index} is absent: {error}")
                 self._has_failed = True
+                if error.value == self._nvml.NVML_ERROR_GPU_IS_LOST:  # safeguard: lost-at-start-is-lost
+                    self.lost[place] = str(error)
+                else:
+                    self.lines.append(f"GPU {index} is absent: {error}")
                 continue
+            self.places[place] = uuid
             if uuid in self._devices:
                 self.lines.append(f"GPU {index} is absent: another one has its UUID, {uuid}")
                 continue
             self._devices[uuid] = _Device(uuid, NvmlDevice(self._nvml, handle))
         if not self._devices:
             self.close()
-            raise GpuUnavailableError("; ".join(["hw.* is absent: NVML shows no GPU", *self.lines]))
+            why = "; ".join(["hw.* is absent: NVML shows no GPU", *self.lines])
+            raise GpuUnavailableError(why, lost=self.lost)
 
     def describe(self) -> list[Gpu]:
         """Return the GPUs in NVML's order, and add their MIG instances as devices. Queries each GPU, and may hang."""

@@ -5,6 +5,7 @@ pynvml is imported only where the driver's library exists: it costs 5 MiB.
 
 import ctypes
 import os
+from collections.abc import Mapping
 from typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
@@ -21,13 +22,20 @@ class GpuUnavailableError(RuntimeError):
     """NVML cannot be used here. The message is one line with the reason and the remedy.
 
     has_library: whether the driver's library exists. is_stale: whether its version differs from the one loaded here.
-    is_unloaded: whether the kernel has no driver.
+    is_unloaded: whether the kernel has no driver. lost: place → reason of GPUs that NVML counts as lost.
     """
 
     def __init__(
-        self, message: str, *, has_library: bool = True, is_stale: bool = False, is_unloaded: bool = False
+        self,
+        message: str,
+        *,
+        has_library: bool = True,
+        is_stale: bool = False,
+        is_unloaded: bool = False,
+        lost: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
+        self.lost = lost or {}
         self.has_library = has_library
         self.is_stale = is_stale
         self.is_unloaded = is_unloaded
@@ -78,6 +86,16 @@ def kernel_gpus(folder: str = _KERNEL_GPUS, bus: str = _PCI_DEVICES) -> list[str
         return []
     # safeguard: bus-shows-returned-gpu
     return [f"{address} is off the bus" if _is_off_bus(f"{bus}/{address}/config") else address for address in addresses]
+
+
+def gpu_places(count: int, gpus: list[str]) -> list[str]:
+    """Return a name for each GPU that NVML counts, also for one without a UUID: its PCI address, else its index.
+
+    gpus: what `kernel_gpus` returns.
+    """
+    if len(gpus) == count:  # NVML has the order of PCI addresses
+        return [f"GPU {gpu.partition(' ')[0]}" for gpu in gpus]
+    return [f"GPU {index} of {count}" for index in range(count)]
 
 
 def _is_off_bus(config: str) -> bool:

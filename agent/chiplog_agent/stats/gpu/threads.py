@@ -2,11 +2,12 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chiplog_agent.stats.gpu.device import GpuStats
 from chiplog_agent.stats.gpu.events import GpuEvents
+from chiplog_agent.stats.gpu.known_gpus import KnownGpus
 from chiplog_agent.stats.gpu.nvml import (
     GpuLostError,
     GpuUnavailableError,
@@ -34,18 +35,20 @@ class GpuThreads:
     `box` gets frames for the agent, and for the sampler `["known", uuid]` for each device found, `["use", uuid,
     DeviceUse]`, `["gone", uuid]` of a MIG instance, and `["restart", reason]` when only a new process can continue.
     What waits there is limited: each device is sampled only on `request`, which its owner calls as often as it empties
-    the box.
+    the box. known: which GPUs former samplers found, and which were lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownGpus | None = None) -> None:
         self.box = PostBox()
         self.initialised = False
+        self._memory = KnownGpus() if known is None else known
         self._stats: GpuStats | None = None
         self._workers: tuple[_Worker, ...] = ()
         self._events: GpuEvents | None = None
         self._known: dict[str, None] = {}  # every device ever found, in NVML's order
         self._parents: dict[str, str] = {}  # MIG instance → its GPU
-        self._lost: set[str] = set()  # the devices that were declared lost and are not back
+        self._declared: set[str] = set()  # the devices that were declared lost and are not back
+        self._lost = set(self._memory.lost)  # the same, and those of former samplers
         self._lost_lock = threading.Lock()
         self._init_lock = threading.Lock()  # held while NVML is initialised or shut down
         self._reported: dict[str, tuple[str, ...]] = {}
@@ -72,7 +75,8 @@ class GpuThreads:
     def note_lost(self, uuids: Iterable[str], reason: str) -> None:
         """Declare devices lost, once each until they are back."""
         with self._lost_lock:
-            fresh = [uuid for uuid in uuids if uuid not in self._lost]
+            fresh = [uuid for uuid in uuids if uuid not in self._declared]
+            self._declared.update(fresh)
             self._lost.update(fresh)
         # safeguard: lost-gpu-is-error
         self.box.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid, {}] for uuid in fresh))
@@ -82,8 +86,19 @@ class GpuThreads:
         with self._lost_lock:
             was_lost = uuid in self._lost
             self._lost.discard(uuid)
+            self._declared.discard(uuid)
         if was_lost:
             self.box.post(["event", "gpu.back", "info", f"{uuid} is back", uuid, {}])
+
+    def _note_lost_places(self, places: Mapping[str, str]) -> None:
+        """Declare those GPUs lost that NVML counts as lost: place → reason. Without a UUID their place names them."""
+        devices = {place: self._memory.uuids.get(place, place) for place in places}
+        for place, device in devices.items():
+            self.note_lost([device], f"{place}: {places[place]}" if device != place else places[place])
+        with self._lost_lock:
+            nameless = {device for device in self._lost if device.startswith("GPU ")}
+        for device in nameless - set(devices.values()):
+            self.note_back(device)
 
     def note_unloaded(self) -> None:
         """Record that the kernel has no driver any more, once until NVML works again."""
@@ -119,6 +134,9 @@ class GpuThreads:
         while True:
             with self._init_lock:
                 self.look(time.monotonic())
+            with self._lost_lock:
+                lost = frozenset(self._lost)
+            self._memory.save(lost)
             time.sleep(CHECK_INTERVAL_S)
 
     @property
@@ -149,6 +167,7 @@ class GpuThreads:
             if error.is_unloaded and self._known:
                 self.note_unloaded()
             self.note_lost(self._known, str(error))
+            self._note_lost_places(error.lost)
             self._emit("nvml", str(error))
         except Exception as error:  # an unknown version of pynvml; the host's samples continue
             self._emit("nvml", f"hw.* is absent: {type(error).__name__}: {error}")
@@ -166,6 +185,8 @@ class GpuThreads:
         gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
         self._start_workers(stats)  # of MIG instances
         self._forget_instances(stats)
+        self._note_lost_places(stats.lost)
+        self._memory.uuids |= stats.places
         self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML no longer shows it")
         self.box.post(["gpus", gpus])
         self.box.post(["facts", stats.facts()])
@@ -179,6 +200,7 @@ class GpuThreads:
             del self._parents[uuid]
         with self._lost_lock:
             self._lost.difference_update(gone)
+            self._declared.difference_update(gone)
         self.box.post(*(["gone", uuid] for uuid in gone))
         self._parents |= {instance.uuid: gpu.uuid for gpu in stats.gpus for instance in gpu.instances}
 

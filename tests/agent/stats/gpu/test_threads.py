@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from chiplog_agent.stats.gpu.known_gpus import KnownGpus
 from chiplog_agent.stats.gpu.threads import CHECK_INTERVAL_S, RETRY_MAX_S, GpuThreads
 from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
     DeviceStale,
     Message,
+    SamplerProcess,
 )
 from tests.support.gpu_sampler import GPU0, GPU1, GPU2, GpuSampler, collect, events, lines, of, tables
 from tests.support.safeguard import proves
@@ -82,6 +84,43 @@ def test_a_gpu_that_hangs_keeps_no_other_from_being_sampled_while_one_is_lost(no
     node.tell("gpus=3")
     node.run(lambda messages: bool(events(messages, "gpu.back", GPU2)) and len(of(messages, GPU1)) >= 2)
     node.run(lambda messages: bool(of(messages, GPU0)))
+
+
+@proves("lost-at-start-is-lost", "a GPU that was lost before the start is lost", condition=False)
+def test_a_gpu_that_was_lost_before_the_start_is_lost_and_comes_back(node: GpuSampler) -> None:
+    """It tells no UUID: its place names it, for this machine has no driver that knows its address."""
+    node.tell("lost0")
+    node.feed.start()
+    messages = node.run(lambda messages: bool(events(messages, "gpu.lost", "GPU 0 of 2")) and bool(of(messages, GPU1)))
+    [lost] = events(messages, "gpu.lost", "GPU 0 of 2")
+    assert (lost.level, lost.text) == ("error", "GPU 0 of 2 is lost: GPU is lost")
+    assert not [text for text in lines(messages) if "absent" in text]
+    node.tell("")
+    messages = node.run(lambda messages: bool(of(messages, GPU0)))
+    assert events(messages, "gpu.back", "GPU 0 of 2")
+
+
+def test_a_new_sampler_knows_the_uuid_of_a_lost_gpu_and_that_it_is_back(node: GpuSampler) -> None:
+    node.feed.start()
+    node.run(lambda messages: bool(of(messages, GPU0)) and node.known.exists())
+    node.feed.close()
+    for word in ("lost0", ""):
+        node.tell(word)
+        node.feed = SamplerProcess(period_s=0.1, known_gpus=node.known)
+        node.feed.start()
+        messages = node.run(lambda messages: bool(events(messages, "gpu.lost" if word else "gpu.back", GPU0)))  # noqa: B023
+        assert len([message for message in messages if isinstance(message, DeviceEvent)]) == 1
+        node.run(lambda _: (GPU0 in KnownGpus(node.known).lost) == bool(word))  # noqa: B023  in this round
+        node.feed.close()
+
+
+def test_a_node_whose_gpus_are_all_lost_at_the_start_says_so(node: GpuSampler) -> None:
+    node.tell("lost0 lost1")
+    node.feed.start()
+    names = [f"GPU {index} of 2" for index in range(2)]
+    node.run(lambda messages: all(events(messages, "gpu.lost", name) for name in names))
+    node.tell("")
+    node.run(lambda messages: all(events(messages, "gpu.back", name) for name in names))
 
 
 def test_a_driver_that_is_loaded_after_the_agents_start_is_found(node: GpuSampler) -> None:
@@ -177,7 +216,7 @@ def test_attempts_that_fail_are_spaced_out_until_something_changes(
     assert attempts == [20, 21], "at once, and then after the shortest pause"
 
 
-@proves("released-gpus-stay-closed", "a sampler of released GPUs does not load NVML", value="GpuThreads()")
+@proves("released-gpus-stay-closed", "a sampler of released GPUs does not load NVML", value="GpuThreads(known)")
 def test_released_gpus_are_closed_and_neither_lost_nor_stale_until_they_are_resumed(node: GpuSampler) -> None:
     """A second sampler without any handle takes the place of the first, which has shut NVML down."""
     node.feed.start()

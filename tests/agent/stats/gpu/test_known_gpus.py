@@ -1,0 +1,43 @@
+"""The file that outlives samplers: UUIDs by place, and which GPUs are lost."""
+
+from pathlib import Path
+
+import pytest
+
+from chiplog_agent.stats.gpu.known_gpus import KnownGpus
+
+
+def test_what_one_sampler_knew_the_next_one_knows(tmp_path: Path) -> None:
+    known = KnownGpus(tmp_path / "known")
+    known.uuids["GPU 0000:3b:00.0"] = "GPU-1"
+    known.save(frozenset({"GPU-1", "MIG-2"}))
+    following = KnownGpus(tmp_path / "known")
+    assert following.uuids == {"GPU 0000:3b:00.0": "GPU-1"} and following.lost == {"GPU-1", "MIG-2"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"uuids": 3, "lost": []}', b'{"uuids": {}, "lost": 3}', b"\xff"]
+)
+def test_a_damaged_file_counts_as_empty(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "known").write_bytes(content)
+    known = KnownGpus(tmp_path / "known")
+    assert (known.uuids, known.lost) == ({}, frozenset())
+
+
+def test_only_news_is_written_and_a_failure_is_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "agent"
+    known = KnownGpus(folder / "known")
+    known.save(frozenset())
+    known.save(frozenset({"GPU-1"}))
+    folder.mkdir()
+    known.save(frozenset({"GPU-1"}))
+    assert KnownGpus(folder / "known").lost == {"GPU-1"}
+    (folder / "known").unlink()
+    known.save(frozenset({"GPU-1"}))
+    assert not list(folder.iterdir())
+
+
+def test_without_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    KnownGpus().save(frozenset({"GPU-1"}))
+    assert not list(tmp_path.iterdir())
