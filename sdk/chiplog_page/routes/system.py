@@ -26,8 +26,9 @@ async def get_names(request: Request) -> Response:
     """GET api/runs/RUN/system: names of samples, labels with their nodes and GPUs, the span of steps, and marks.
 
     A name has a title in plain words, the quantity that its values count, and `flat`, its value if that never changes.
-    Marks are throttling and events of GPUs, at most 500, each with the step of its node. Of more the newest events are
-    kept, then the newest throttling. `n_marks` counts all of them.
+    Marks are events of GPUs and where throttling begins, at most 500, each with the step of its node. Of more the
+    newest events are kept, then the newest throttling. `n_marks` counts all of them. As in `throttle_cost`, a GPU's
+    counters of throttled time count, and `hw.gpu.throttle.reasons` for reasons without a counter.
     """
     run = request.path_params["run"]
     return await read_json(request, lambda client: read_names(client, run))

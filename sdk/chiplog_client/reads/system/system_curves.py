@@ -99,16 +99,49 @@ ORDER BY name, length(node), node, rank NULLS LAST, length(device), device
     "list(min ORDER BY place) AS min, list(mean ORDER BY place) AS mean, list(max ORDER BY place) AS max, "
     "arg_max(last, place) AS last, arg_max(last_step, place) AS last_step"
 )
-# A mark where throttling begins. Bits as in throttle_cost: an idle GPU and chosen clocks are no throttling. Of too many
-# marks all events are kept first, then the newest throttling.
+_COUNTERS = {  # the bits of hw.gpu.throttle.reasons that have a counter of their time
+    "hw.gpu.throttle.time.sw_power": 4,
+    "hw.gpu.throttle.time.sync_boost": 16,
+    "hw.gpu.throttle.time.sw_thermal": 32,
+    "hw.gpu.throttle.time.hw_thermal": 64,
+    "hw.gpu.throttle.time.hw_brake": 128,
+}
+# A mark where throttling begins, as in throttle_cost: where the device's counter of a reason grows by more than 1 % of
+# the time, else by the bits; an idle GPU and chosen clocks are no throttling. Of too many marks all events are kept
+# first, then the newest throttling.
+# safeguard: marks-by-counters
 _MARKS = f"""
-WITH {{progress}}, throttles AS (
-    SELECT ts, label, node, device, value::BIGINT & 252 AS reasons,
-           lag(value::BIGINT & 252) OVER (PARTITION BY label, node, device ORDER BY ts) AS earlier
-    FROM system WHERE run_id = $run AND name = 'hw.gpu.throttle.reasons'
+WITH {{progress}}, bits(name, bit) AS (
+    VALUES {", ".join(f"('{name}', {bit})" for name, bit in _COUNTERS.items())}
+), times AS (
+    SELECT ts, label, node, device, name, value FROM system
+    WHERE run_id = $run AND name IN ({", ".join(f"'{name}'" for name in _COUNTERS)})
+), counters AS MATERIALIZED (
+    SELECT label, node, device, name, any_value(bit) AS bit, max(value) > min(value) AS has_grown,
+           row_number() OVER () AS id
+    FROM times JOIN bits USING (name) GROUP BY label, node, device, name
+), grown AS (
+    SELECT t.ts, c.id, t.value - lag(t.value) OVER of_counter AS growth,
+           lag(t.value) OVER of_counter - lag(t.value, 2) OVER of_counter AS growth_before,
+           epoch(t.ts) - epoch(lag(t.ts) OVER of_counter) AS seconds,
+           epoch(lag(t.ts) OVER of_counter) - epoch(lag(t.ts, 2) OVER of_counter) AS seconds_before
+    FROM times t JOIN counters c USING (label, node, device, name) WHERE c.has_grown
+    WINDOW of_counter AS (PARTITION BY c.id ORDER BY t.ts)
+), masks AS (
+    SELECT s.ts, s.label, s.node, s.device, value::BIGINT & 252 & ~coalesce(c.bits, 0) AS reasons
+    FROM system s LEFT JOIN (SELECT label, node, device, bit_or(bit) AS bits FROM counters GROUP BY ALL) c
+        USING (label, node, device)
+    WHERE s.run_id = $run AND s.name = 'hw.gpu.throttle.reasons'
+), begun AS (
+    SELECT ts, label, node, device, reasons FROM masks
+    QUALIFY reasons <> 0 AND coalesce(lag(reasons) OVER (PARTITION BY label, node, device ORDER BY ts), 0) = 0
+    UNION ALL
+    SELECT g.ts, c.label, c.node, c.device, c.bit FROM grown g JOIN counters c USING (id)
+    WHERE growth > 0.01 * seconds AND NOT coalesce(growth_before > 0.01 * seconds_before, false)
 ), marks AS (
-    SELECT ts, label, node, device, 'throttled' AS kind, 'info' AS level, NULL::INTEGER AS xid, NULL AS message, reasons
-    FROM throttles WHERE reasons <> 0 AND coalesce(earlier, 0) = 0
+    SELECT ts, label, node, device, 'throttled' AS kind, 'info' AS level, NULL::INTEGER AS xid, NULL AS message,
+           bit_or(reasons) AS reasons
+    FROM begun GROUP BY ts, label, node, device
     UNION ALL
     SELECT ts, label, node, device, kind, level, xid, message, 0 FROM reads.gpu_events WHERE run_id = $run
 ), kept AS (

@@ -2,17 +2,33 @@
 
 from typing import Any
 
+import duckdb
 import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads.system.system_curves import SystemRequest, read_names, read_system_curves
+from tests.support.run_builder import RunBuilder, Sql
 from tests.support.safeguard import proves
 from tests.support.sampled_run import fill_sampled_run
 
 FIRST = 1_767_322_800_000_000  # 2026-01-02 03:00:00 in µs
 LAST = FIRST + 1_001_000_000
 
-fill = fill_sampled_run  # for the fixture `client`
+
+def fill(database: duckdb.DuckDBPyConnection) -> None:
+    """Write the runs for the fixture `client`, and `counted`: its GPU 0 has counters of its throttled time."""
+    fill_sampled_run(database)
+    build = RunBuilder(database)
+    build.run("counted")
+    build.ranks("counted", 2, node="counted", gpus=[Sql("'GPU-C' || rank")], produced=1)
+    mask = {"hw.gpu.throttle.reasons": "CASE WHEN step BETWEEN 10 AND 19 THEN 4 + 8 ELSE 0 END"}
+    build.samples("p.gpus[1]", mask, steps=60, where="run_id = 'counted'")
+    counters = {
+        "hw.gpu.throttle.time.sw_power": "5 + 0.5 * least(greatest(step - 30, 0), 10) + 0.001 * step",  # 31 to 40
+        "hw.gpu.throttle.time.hw_thermal": "CASE WHEN step >= 50 THEN step - 50 ELSE 7 + greatest(step - 30, 0) END",
+        "hw.gpu.throttle.time.sw_thermal": "3",
+    }
+    build.samples("p.gpus[1]", counters, steps=60, where="run_id = 'counted' AND rank = 0")
 
 
 def read_system_curve(client: Client, request: SystemRequest) -> dict[str, Any]:
@@ -61,6 +77,21 @@ def test_throttling_and_lost_gpus_are_marks_in_the_order_of_time(client: Client)
     assert found["labels"][1] == {"node": "node-1-1", "label": "rank1", "rank": 1, "gpus": ["GPU-1-1"]}
     assert found["n_marks"] == 2
     assert read_names(client, "unsampled") == {"names": [], "labels": [], "steps": None, "marks": [], "n_marks": 0}
+
+
+@proves(
+    "marks-by-counters", "the mask of a GPU counts only for reasons without a counter", part=" & ~coalesce(c.bits, 0)"
+)
+def test_throttling_begins_where_a_counter_of_its_time_grows_and_else_by_the_mask(client: Client) -> None:
+    """A counter that grows by 0.1 % of the time throttles nothing, and one that starts again has not grown."""
+    marks = read_names(client, "counted")["marks"]
+    begin = min(mark["ts"] for mark in marks)
+    assert [(mark["label"], (mark["ts"] - begin).total_seconds() + 10, mark["words"]) for mark in marks] == [
+        ("rank0", 10, "HW slowdown"),
+        ("rank1", 10, "SW power cap, HW slowdown"),
+        ("rank0", 31, "SW power cap, HW thermal slowdown"),
+        ("rank0", 51, "HW thermal slowdown"),
+    ]
 
 
 def test_of_too_many_marks_all_events_and_the_newest_throttling_are_kept(client: Client) -> None:
