@@ -27,8 +27,7 @@ def gpu() -> None:
 @click.pass_context
 def release(context: click.Context, directory: str | None) -> None:
     """Let the agent close the GPUs, also after its restart, until `resume`. Other statistics continue."""
-    place = _place(context, directory)
-    mark = ReleaseMark(place.agent)
+    place, mark = _find_mark(context, directory)
     try:
         ensure_private_dir(place.agent)
         mark.set()
@@ -53,8 +52,7 @@ def release(context: click.Context, directory: str | None) -> None:
 @click.pass_context
 def resume(context: click.Context, directory: str | None) -> None:
     """Let the agent open the GPUs again."""
-    place = _place(context, directory)
-    mark = ReleaseMark(place.agent)
+    place, mark = _find_mark(context, directory)
     if not mark.is_set:
         click.echo(f"The GPUs were not released by the agent of {place.root}.")
         return
@@ -65,11 +63,11 @@ def resume(context: click.Context, directory: str | None) -> None:
     click.echo(f"The agent of {place.root} samples the GPUs again.")
 
 
-def _place(context: click.Context, directory: str | None) -> Paths:
-    """Return the directory that this command names, or the command before it."""
+def _find_mark(context: click.Context, directory: str | None) -> tuple[Paths, ReleaseMark]:
+    """Return the directory that this command names, or the command before it, and the mark there."""
     place = paths_for_root(resolve_root(directory or context.obj, os.environ))
     try:
         check_root(place)
     except OSError as error:
         raise click.ClickException(str(error)) from error
-    return place
+    return place, ReleaseMark(place.agent)
