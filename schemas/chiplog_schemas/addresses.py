@@ -10,6 +10,7 @@ from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, ensure_private_dir
 _STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
 STORE = "CHIPLOG_STORE"
 _IPC = "ipc://"
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[\w.-]*)")  # of HOST:PORT
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^:/\[\]]+):(\d{1,5})")
 
 
@@ -131,6 +132,11 @@ def parse_host_port(option: str, text: str, example: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise AddressError(f"{option} {text} has no port from 0 to 65535; give PORT or HOST:PORT, such as {example}")
+    if not _HOST.fullmatch(host):
+        raise AddressError(
+            f"{option} {text} has no host's name or address before the port; give HOST:PORT, such as 127.0.0.1:{port}, "
+            f"or 0.0.0.0:{port} for all addresses of this host"
+        )
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 

@@ -158,3 +158,6 @@ def test_the_address_of_an_option_is_host_and_port_or_one_line() -> None:
     assert parse_host_port("--metrics-bind", "[::1]:9464", "9465") == ("::1", 9464)
     with pytest.raises(AddressError, match="has no port"):
         parse_host_port("--metrics-bind", "localhost", "9465")
+    for wrong in ("tcp://127.0.0.1:9464", "*:9464", "::1:9464", "a b:9464"):
+        with pytest.raises(AddressError, match=r"--metrics-bind .* has no host's name .* such as 127.0.0.1:9464, or 0"):
+            parse_host_port("--metrics-bind", wrong, "9465")

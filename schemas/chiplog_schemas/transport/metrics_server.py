@@ -5,6 +5,7 @@ prometheus_client writes the text of /metrics, and is imported here alone.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
@@ -16,31 +17,59 @@ from chiplog_schemas.model.system_metrics import SYSTEM_METRICS
 from chiplog_schemas.once import OnceLogger
 
 _TIMEOUT_S = 10.0  # of one request: a scraper that reads nothing must not hold a thread
+_RETRY_S = 10.0  # a port that is in use becomes free, a name that is unknown at boot becomes known
 _CONNECTIONS_MAX = 16  # at once, each with a thread: scrapers and probes of health need a few
 _log = logging.getLogger("chiplog.metrics")
 
 
 class MetricsServer:
-    """Serves until the process ends.
+    """Serves until the process ends. What it cannot listen at is tried again, and both are logged.
 
     Attributes:
-        address: Host and port that it listens at; None if that was refused, which is logged.
+        address: Host and port that it listens at; None until it does.
     """
 
-    def __init__(self, host: str, port: int, health: Health) -> None:
+    def __init__(self, host: str, port: int, health: Health, retry_s: float = _RETRY_S) -> None:
         self.address: tuple[str, int] | None = None
-        handler = type("_Handler", (_Handler,), {"health": health, "write": staticmethod(_metrics_writer())})
-        server = type("_AtHost", (_Server,), {"address_family": AF_INET6 if ":" in host else AF_INET})
-        try:
-            self._server: ThreadingHTTPServer = server((host, port), handler)
-        except OSError as error:
+        self._wanted = host, port
+        self._retry_s = retry_s
+        self._handler = type("_Handler", (_Handler,), {"health": health, "write": staticmethod(_metrics_writer())})
+        self._server: ThreadingHTTPServer | None = None
+        refused = self._listen()
+        if refused:
             _log.warning(
-                "metrics cannot be served at %s:%d: %s; everything else continues", host, port, error.strerror or error
+                "metrics cannot be served at %s: %s; everything else continues, and it is tried again each %g s",
+                *(_shown(host, port), refused, retry_s),
             )
-            return
-        self.address = self._server.server_address[0], self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="chiplog-metrics", daemon=True).start()
-        _log.info("metrics are at http://%s:%d/metrics", *self.address)
+        threading.Thread(target=self._serve, name="chiplog-metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop to serve."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _listen(self) -> str:
+        """Return why the address cannot be used now, else ''."""
+        family = AF_INET6 if ":" in self._wanted[0] else AF_INET
+        server = type("_AtHost", (_Server,), {"address_family": family})
+        try:
+            self._server = server(self._wanted, self._handler)
+        except OSError as error:
+            return error.strerror or str(error)
+        self.address = self._wanted[0], int(self._server.server_address[1])  # the port may have been 0
+        _log.info("metrics are at http://%s/metrics", _shown(*self.address))
+        return ""
+
+    def _serve(self) -> None:
+        while self._server is None:
+            time.sleep(self._retry_s)
+            self._listen()
+        self._server.serve_forever()
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class _Server(ThreadingHTTPServer):
@@ -92,6 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _TIMEOUT_S
     server_version, sys_version = "chiplog", ""
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         match self.path.partition("?")[0]:
             case "/metrics":
@@ -121,7 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: a scraper asks each few seconds."""
@@ -134,7 +167,7 @@ def _metrics_writer() -> Callable[[Iterable[Exposed]], tuple[str, bytes]]:
         from prometheus_client.core import Metric
     except ImportError as error:
         reason = str(error)
-        _log.warning("/metrics is empty: %s; pip install 'chiplog[metrics]'", reason)
+        _log.warning("/metrics has no values: %s; pip install 'chiplog[metrics]'", reason)
 
         def refuse(exposed: Iterable[Exposed]) -> tuple[str, bytes]:
             raise ImportError(reason)

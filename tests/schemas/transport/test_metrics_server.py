@@ -46,8 +46,7 @@ class Served:
 def served() -> Iterator[Served]:
     served = Served()
     yield served
-    served.server._server.shutdown()
-    served.server._server.server_close()
+    served.server.close()
 
 
 def test_metrics_are_read_back_with_their_labels_units_and_kinds(served: Served) -> None:
@@ -75,14 +74,29 @@ def test_health_is_a_status_and_a_line(served: Served) -> None:
     assert served.get("/")[0] == 404
 
 
-def test_a_port_in_use_is_one_line_and_the_daemon_goes_on(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_port_in_use_is_one_line_and_is_served_when_it_is_free(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     assert served.server.address is not None
-    with caplog.at_level(logging.WARNING):
-        second = MetricsServer(*served.server.address, Health(list, str, str))
-    assert second.address is None
+    with caplog.at_level(logging.INFO):
+        second = MetricsServer(*served.server.address, Health(list, str, str), retry_s=0.1)
+        assert second.address is None
+        served.server.close()
+        wait_until(lambda: second.address is not None, "the port")
+    shown = "{}:{}".format(*served.server.address)
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
-        "metrics cannot be served at {}:{}".format(*served.server.address)
+        f"metrics cannot be served at {shown}",
+        f"metrics are at http://{shown}/metrics",
     ]
+    served.server = second
+    assert served.get("/healthz") == (200, "ok\n")
+
+
+def test_head_has_the_status_alone(served: Served) -> None:
+    assert served.server.address is not None
+    request = urllib.request.Request("http://{}:{}/readyz".format(*served.server.address), method="HEAD")
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+        assert (answer.status, answer.read()) == (200, b"")
 
 
 @proves("metrics-threads-bounded", "connections that send nothing do not become threads", condition=True)
