@@ -79,7 +79,15 @@ class Deployed:
                 made.mkdir(mode=int(settings[f"{name}Mode"], 8), parents=True, exist_ok=True)
         program, *arguments = shlex.split(settings["ExecStart"])
         assert program == "/opt/chiplog/bin/chiplog"
-        expanded = [re.sub(r"\$\{(\w+)\}", lambda match: environment[match[1]], argument) for argument in arguments]
+        expanded = [
+            word
+            for argument in arguments
+            for word in (
+                shlex.split(environment[argument[1:]])  # a name without braces: its words
+                if re.fullmatch(r"\$\w+", argument)
+                else [re.sub(r"\$\{(\w+)\}", lambda match: environment[match[1]], argument)]
+            )
+        ]
         with open(self.directory / f"{unit}.out", "ab") as output:
             self.running[unit] = psutil.Popen(
                 [CHIPLOG, *expanded],
@@ -245,7 +253,7 @@ def test_unit_paths_agree_with_the_env_file(unit: str) -> None:
     assert environment["CHIPLOG_DIR"] == f"/var/lib/{settings['StateDirectory']}"
     if "CHIPLOG_AGENT" in environment:
         assert environment["CHIPLOG_AGENT"].startswith(f"ipc:///run/{settings['RuntimeDirectory']}/")
-    used = set(re.findall(r"\$\{(\w+)\}", settings["ExecStart"]))
+    used = set(re.findall(r"\$\{?(\w+)", settings["ExecStart"]))
     assert used <= set(environment), "systemd expands what the env file lacks to nothing"
     assert settings["StateDirectoryMode"] == "0700"
 
