@@ -10,6 +10,7 @@ from tests.integrations.matrix import PYTHON
 from tests.integrations.training import END_S, Training
 from tests.support.node import Node
 
+_STARTUP = str(Path(__file__).parents[1] / "support" / "startup")
 collect_ignore_glob = [] if os.environ.get(PYTHON) else ["test_*.py"]
 
 
@@ -17,6 +18,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/integrations/" in item.path.as_posix():
             item.add_marker(pytest.mark.timeout(3 * END_S))  # two scripts at most, and the wait for their rows
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environ() -> Iterator[None]:
+    """Let each training wait for torch's threads at its end, and print all stacks when it is aborted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (_STARTUP, os.environ.get("PYTHONPATH")))))
+        patch.setenv("PYTHONFAULTHANDLER", "1")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ def python(
         encoding="utf-8",
         timeout=END_S,
     )
-    assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stderr[-4000:]}"
+    assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stderr}"
     said = [line for line in ended.stderr.splitlines() if line.startswith("chiplog: ")]
     assert [line for line in said if not any(words in line for words in (*EXPECTED, *lines.split()))] == []
     return ended.stdout

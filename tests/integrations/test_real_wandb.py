@@ -102,7 +102,7 @@ def _run(arguments: list[str], directory: Path, environ: dict[str, str], exit_co
         encoding="utf-8",
         timeout=END_S,
     )
-    assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout[-4000:]}"
+    assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout}"
 
 
 def _compare(

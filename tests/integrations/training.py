@@ -57,7 +57,7 @@ class Training:
             encoding="utf-8",
             timeout=END_S,
         )
-        assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout[-4000:]}"
+        assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout}"
         said = sorted(line.partition(": ")[2] for line in ended.stdout.splitlines() if line.startswith("chiplog: "))
         written = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
         expected = sorted(written.get("lines", ()))

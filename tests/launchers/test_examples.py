@@ -71,7 +71,7 @@ def shell(shared_node: Node, tmp_path: Path) -> Iterator[Any]:
         "CHIPLOG_DIR": str(shared_node.root),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(STARTUP), os.environ.get("PYTHONPATH")))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (STARTUP, os.environ.get("PYTHONPATH")))),
         "PYTHONWARNINGS": "ignore",  # torch's warnings, which would mix with the output
         "TMPDIR": str(tmp_path),
     }

@@ -1,8 +1,13 @@
 """Training loops as people write them, logging from every rank: DDP, AMP, ZeRO and FSDP, each under torchrun."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from tests.launchers.training import TORCHRUN, Launched, finished
+from tests.launchers.training import END_S, STARTUP, TORCHRUN, Launched, finished
 
 pytestmark = pytest.mark.xdist_group("loops")
 
@@ -54,6 +59,40 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
 """
 
+# A thread that has the name of gloo's, and is in native code when the interpreter ends.
+BUSY_THREAD = """
+import ctypes, sys, threading, zlib
+
+def work():
+    ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop")  # PR_SET_NAME
+    has_begun.set()
+    zlib.compress(bytes(1 << 27), 9)
+    print("has ended", flush=True)
+
+sys.modules["torch"] = sys
+has_begun = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+has_begun.wait()
+"""
+# Both ranks are on one CPU, where the threads of gloo get time only when nothing else wants it.
+LATE_THREADS = """
+import os
+import torch
+import torch.distributed as dist
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+model(torch.ones(4, 8)).sum().backward()
+names = {task: open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")}
+late = [int(task) for task, name in names.items() if name == "pt_gloo_runloop"]
+assert late, names
+for task in late:
+    os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
+model(torch.ones(4, 8)).sum().backward()
+dist.destroy_process_group()
+"""
+
 
 @pytest.mark.parametrize(
     ("name", "model", "optimizer"),
@@ -70,3 +109,29 @@ def test_each_rank_of_a_training_loop_logs_its_own_losses(launched: Launched, na
     script = training.script(LOOP.format(model=model, optimizer=optimizer))
     training.run([*TORCHRUN, "--standalone", "--nproc-per-node", "2", script])
     training.check(finished(2))
+
+
+def test_a_training_ends_after_the_threads_of_gloo() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", BUSY_THREAD],
+        env={**os.environ, "PYTHONPATH": STARTUP},
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "has ended\n", "")
+
+
+@pytest.mark.full  # without torch_exit.py it fails two times of three, so that it shows a new name of the threads, too
+def test_a_training_loop_ends_well_although_threads_of_torch_are_late(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LATE_THREADS)
+    ended = subprocess.run(
+        [*TORCHRUN, "--standalone", "--nproc-per-node", "2", str(script)],
+        env={**os.environ, "PYTHONPATH": STARTUP, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=END_S,
+    )
+    assert ended.returncode == 0, ended.stdout

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.launchers.training import TORCHRUN
+from tests.launchers.training import STARTUP, TORCHRUN
 from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.ports import free_ports
@@ -146,7 +146,7 @@ class Sample:
     def __init__(self, node: Node, directory: Path) -> None:
         self.node = node
         self.directory = directory
-        path = os.pathsep.join(filter(None, [str(Path(__file__).with_name("startup")), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
         own = {"CHIPLOG_DIR": str(node.root), "WANDB_PROJECT": directory.name, "PYTHONPATH": path}
         self.environ = {**os.environ, **own, "OMP_NUM_THREADS": "1"}
 

@@ -23,12 +23,13 @@ from tests.support.network import Network
 from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-STARTUP = Path(__file__).with_name("startup")  # for PYTHONPATH
+# For PYTHONPATH: modules that each Python runs first.
+STARTUP = os.pathsep.join((str(Path(__file__).with_name("startup")), str(ROOT / "tests/support/startup")))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 COLUMNS = ("one run", "all labels", "right ranks", "right attempts", "all rows", "complete", "right states")
 _MADE_UP = re.compile(r"[^/]+-[a-z2-9]{6}")  # {host}-{random}
 _SHOWN = 6  # differences in a message
-_END_S = 6 * WAIT_S  # of a launcher that imports torch in several processes, on a machine that is busy
+END_S = 6 * WAIT_S  # of a launcher that imports torch in several processes, on a machine that is busy
 
 Sql = Callable[[str, Any], list[dict[str, Any]]]
 States = Sequence[tuple[str, int, str]]  # label, attempt, state
@@ -54,7 +55,7 @@ class Training:
         self._truth = directory / "truth"
         self._truth.mkdir(parents=True)
         self._begun_us = time.time_ns() // 1000
-        path = os.pathsep.join(filter(None, (str(STARTUP), str(ROOT), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (STARTUP, str(ROOT), os.environ.get("PYTHONPATH"))))
         self.environ = {
             **os.environ,
             "CHIPLOG_DIR": str(root),
@@ -106,9 +107,9 @@ class Training:
     def end(self, process: "subprocess.Popen[bytes]", exit_code: int = 0) -> None:
         """Wait until a process ends by itself."""
         try:
-            process.wait(_END_S)
+            process.wait(END_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.launcher} has not ended after {_END_S:g} s:\n{self.output}") from None
+            raise AssertionError(f"{self.launcher} has not ended after {END_S:g} s:\n{self.output}") from None
         assert process.returncode == exit_code, f"exit code {process.returncode}:\n{self.output}"
         said = [line for line in self.output.splitlines() if line.startswith("chiplog: ")]
         assert not said, f"chiplog complains: {said}"

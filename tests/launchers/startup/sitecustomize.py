@@ -7,5 +7,7 @@ made, and once more at the end of the process. Python imports this module by its
 import atexit
 import gc
 
+import torch_exit  # noqa: F401
+
 gc.set_threshold(100_000, 50, 100)
 atexit.register(gc.freeze)  # the first one registered runs last: after everything that chiplog does at the end
