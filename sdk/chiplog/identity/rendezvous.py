@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from chiplog.identity.identity import Identity, with_group
-from chiplog.safety.background_threads import start_thread
+from chiplog.safety.background_threads import is_exiting, start_thread
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.interrupts import unless_interrupt
 
@@ -153,15 +153,16 @@ class RunIdRendezvous:
                 word = self._compare_and_set(clone, offer)
                 break
             except (RuntimeError, AttributeError, ValueError, TypeError):
-                time.sleep(backoff.next_s())
+                if is_exiting.wait(backoff.next_s()):
+                    break
         self._agreement = Agreement(word, rank, world_size, name)
         self._has_rpc_answer, self._has_group_answer = name is not None, True
         self._is_settled = True  # processes that RPC adds follow the group
         self._is_asking = False
         self._answered.set()
         for pause_s in _POLL_INTERVAL_S if self._retries_for_firm and clone is not None else ():
-            time.sleep(pause_s)
-            if self._has_rpc_answer and name is None:
+            # safeguard: firm-run-id-not-awaited-at-exit
+            if is_exiting.wait(pause_s) or (self._has_rpc_answer and name is None):
                 return
             try:
                 self._agreement = Agreement(self._compare_and_set(clone, offer), rank, world_size, name)

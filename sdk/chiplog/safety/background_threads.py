@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from chiplog_schemas.interrupts import handlers_held, unless_interrupt
 
-EXIT_WAIT_S = 0.5  # for all: native calls are short; a thread that waits for a network is in ZeroMQ, which is safe
+EXIT_WAIT_S = 0.5  # for all: native calls are short; a query that waits for a network is in ZeroMQ, which is safe
 is_exiting = threading.Event()  # set at exit: threads use it for their waits
 _threads: list[threading.Thread] = []
 _is_registered = False
@@ -20,8 +20,10 @@ _T = TypeVar("_T")
 
 
 def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
-    """Start a daemon thread. Return False if the system is out of threads."""
+    """Start a daemon thread. Return False if the system is out of threads, or the exit has waited for the others."""
     global _is_registered
+    if is_exiting.is_set():  # safeguard: no-native-thread-after-exit-wait
+        return False
     if not _is_registered:
         _is_registered = True
         atexit.register(_wait_for_all)  # safeguard: exit-waits-for-native-threads
@@ -38,7 +40,7 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
 def result_within(
     timeout_s: float, work: Callable[[], _T], *, name: str, drop: Callable[[_T], object] = lambda late: None
 ) -> _T:
-    """Return what a function returns, or raise what it raises. It runs here if the system is out of threads.
+    """Return what a function returns, or raise what it raises. It runs here if no thread can be started.
 
     name: of the thread. drop: called with a result that comes too late.
 

@@ -50,6 +50,22 @@ assert Rank("another", firm=True).asks().run_id == "before the restart", "the fi
 assert Rank("third").asks().run_id == "before the restart"
 """
 
+ENDS_EARLY = """
+import torch.distributed as dist
+from chiplog.identity.rendezvous import RunIdRendezvous
+from chiplog.identity.identity import Identity
+from chiplog.safety import background_threads
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+question = RunIdRendezvous(Identity("mine", "label", "launch", needs_agreement=True, launch_cache_key="l"))
+question.poll_group("mine")
+assert question.take_answer(60.0)
+[thread] = background_threads._threads
+assert thread.is_alive(), "it waits for a firm proposal"
+background_threads._wait_for_all()
+assert not thread.is_alive(), "it may be in torch while the interpreter ends"
+"""
+
 STANDS_STILL = """
 import atexit, os, signal
 import torch.distributed as dist
@@ -104,6 +120,16 @@ def output_of(script: str) -> str:
 @proves("firm-run-id-wins", "a word that a launch had before a restart replaces one that was made up", condition=False)
 def test_the_first_word_is_everybodys_until_a_firm_one_comes() -> None:
     output_of(WORDS)
+
+
+@proves(
+    "firm-run-id-not-awaited-at-exit",
+    "a process that ends waits for no firm run ID, and is not in torch when the interpreter ends",
+    part="is_exiting.wait(pause_s)",
+    new="time.sleep(pause_s)",
+)
+def test_a_process_that_ends_waits_for_no_firm_proposal() -> None:
+    output_of(ENDS_EARLY)
 
 
 @proves(

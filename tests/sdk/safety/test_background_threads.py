@@ -10,6 +10,7 @@ import pytest
 from chiplog.recording.sharing.environment import EnvironmentCollector
 from chiplog.safety import background_threads
 from tests.support import signals
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 
@@ -58,6 +59,23 @@ def test_a_thread_runs_its_target_and_does_not_hold_the_process() -> None:
     assert background_threads.start_thread(target, 1, 2, name="test")
     assert done.wait(WAIT_S)
     assert found == [(1, 2), True]
+
+
+@proves(
+    "no-native-thread-after-exit-wait",
+    "no thread is started that the exit would not wait for",
+    condition=False,
+)
+def test_no_thread_starts_once_the_exit_has_waited_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_exiting = threading.Event()
+    monkeypatch.setattr(background_threads, "is_exiting", is_exiting)
+    is_exiting.set()
+    own: list[bool] = []
+    in_here = lambda: own.append(threading.current_thread() is threading.main_thread())  # noqa: E731
+    assert not background_threads.start_thread(in_here, name="test")
+    assert own == []
+    background_threads.result_within(WAIT_S, in_here, name="test")
+    assert own == [True]
 
 
 def test_a_system_without_threads_is_told_by_false(monkeypatch: pytest.MonkeyPatch) -> None:
