@@ -32,6 +32,7 @@ BUCKET_REFRESH_S = 3.0  # at a bucket, where each look is paid for
 LOOK_S = 60.0
 _UNSEEN = -2  # no version of a table
 LIST_S = 6 * 3600.0
+_CLOSE_S = 1.0  # for a look at the end, and again for what it then does in DuckDB
 _log = logging.getLogger("chiplog.index")
 
 
@@ -124,10 +125,13 @@ class StoreReader:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread. One that waits for a store that does not answer is left: it finds its cursor closed."""
         self._closing.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_S)  # safeguard: silent-store-delays-no-index
+            if self._thread.is_alive():
+                self._cursor.interrupt()
+                self._thread.join(_CLOSE_S)
         for cursor in (self._cursor, self._asked):
             cursor.close()
 

@@ -1,7 +1,7 @@
 """The publisher: commits the pieces of a collector to its store, each table once, oldest piece first.
 
-`python -m chiplog_collector.store DIR URL` ends with its standard input, after the pieces that wait then. A store that
-is away costs lines in the log and room in the outbox, never an acknowledgement.
+`python -m chiplog_collector.store DIR URL` ends with its standard input: after the pieces that wait then, or at once if
+the store is away. A store that is away costs lines in the log and room in the outbox, never an acknowledgement.
 """
 
 import logging
@@ -9,9 +9,10 @@ import math
 import os
 import select
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,7 @@ _OUTAGE_S = 10.0  # a shorter one is a line in the output, and no event
 _RETIRED_LOOK_S = 60.0  # between two looks, before a piece: a process that was stopped may wake after days
 _RENEWAL_S = 60.0  # for the receiver to see that the log is retired; it looks every few seconds
 _DRAIN_S = 10.0  # at the end; the next start publishes the rest
+_STALLED_S = 3.0  # without a request at the end: many times what one takes, and bearable for who waits for the end
 _log = logging.getLogger("chiplog.store")
 
 
@@ -263,6 +265,44 @@ class _Outages:
         return outage
 
 
+class _End:
+    """Detects the end of standard input. It ends the process if the stores then do nothing for _STALLED_S.
+
+    A call of Delta tries again for minutes, and cannot be interrupted. What is left is as after a SIGKILL: pieces wait.
+    """
+
+    def __init__(self, outbox: Outbox, stores: Sequence[DeltaStore]) -> None:
+        self._outbox = outbox
+        self._stores = stores
+        self._has_come = threading.Event()
+        threading.Thread(target=self._watch, name="chiplog-end", daemon=True).start()
+
+    def wait(self, wait_s: float) -> bool:
+        """Wait, at most for the end. Return True if it has come."""
+        return self._has_come.wait(wait_s)
+
+    def report(self) -> None:
+        """Report how many pieces are left."""
+        if waiting := self._outbox.ends():
+            _log.info("pieces that wait for the store: %d; the next start publishes them", len(waiting))
+
+    def _watch(self) -> None:
+        while not _input_ended(_BACKOFF_MAX_S):
+            pass
+        self._has_come.set()
+        n_requests, since = -1, 0.0
+        while n_requests < self._n_requests() or time.monotonic() - since < _STALLED_S:
+            if n_requests < self._n_requests():
+                n_requests, since = self._n_requests(), time.monotonic()
+            time.sleep(_POLL_S)
+        self.report()
+        logging.shutdown()
+        os._exit(0)  # safeguard: silent-store-delays-no-end
+
+    def _n_requests(self) -> int:
+        return sum(store.requests.total() for store in self._stores)
+
+
 def serve(place: Paths, url: str) -> int:
     """Publish until standard input ends, then what waits. Return the exit status."""
     log_id = log_owner(place.collector / "log")
@@ -286,10 +326,12 @@ def serve(place: Paths, url: str) -> int:
     )
     maintainer = Maintainer(maintained, place.store / "compaction", requests)
     maintainer.start()
+    end = _End(outbox, (store, maintained))
     backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
     outages = _Outages(url, outbox)
     has_begun = is_ending = False
     stop_at = math.inf
+    n_failed = 0  # attempts, one after the other
     while not is_ending or time.monotonic() < stop_at:
         pause_s = 0.0
         try:
@@ -307,17 +349,18 @@ def serve(place: Paths, url: str) -> int:
             beats.beat(publisher.until)
             outages.end()
             backoff.reset()
+            n_failed = 0
         except (StoreError, OSError) as error:  # safeguard: store-away-stops-nothing
             outages.note(error)
             has_begun = False  # what comes back may be another disk
+            n_failed += 1
             pause_s = backoff.next_s()
-        if not is_ending and _input_ended(pause_s):
+        if not is_ending and end.wait(pause_s):
             is_ending, stop_at = True, time.monotonic() + _DRAIN_S
-        elif is_ending:
-            time.sleep(min(pause_s, max(0.0, stop_at - time.monotonic())))
+        if is_ending and n_failed > 1:  # one may be a commit of another process, which the next attempt finds
+            break  # safeguard: end-waits-for-no-store
+    end.report()
     maintainer.close()
-    if waiting := outbox.ends():
-        _log.info("pieces that wait for the store: %d; the next start publishes them", len(waiting))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,36 @@ def test_the_thread_takes_what_is_published(tmp_path: Path, monkeypatch: pytest.
     assert len(reader.sql("FROM runs")) == len(index.sql("FROM runs"))
     reader.close()
     index.close()
+
+
+@proves(
+    "silent-store-delays-no-index",
+    "an index ends at once while its store does not answer",
+    new="self._thread.join()",
+)
+@pytest.mark.parametrize("is_silent", [True, False], ids=["store", "statement"])
+def test_a_look_that_takes_long_delays_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_silent: bool) -> None:
+    reader = Reader(f"file://{tmp_path}/lake", tmp_path)
+    begun, answers = threading.Event(), threading.Event()
+
+    def take_long() -> None:
+        begun.set()
+        if is_silent:
+            answers.wait()
+            reader.store._cursor.execute("SELECT 1")
+        else:
+            reader.store._cursor.execute("SELECT sum(a.range * b.range) FROM range(10_000_000) a, range(10_000_000) b")
+
+    monkeypatch.setattr(reader.store, "refresh", take_long)
+    reader.store.start()
+    assert begun.wait(WAIT_S)
+    closing = threading.Thread(target=reader.close, daemon=True)
+    closing.start()
+    closing.join(WAIT_S / 6)
+    assert not closing.is_alive()
+    answers.set()
+    reader.store._thread.join(WAIT_S)
+    assert not reader.store._thread.is_alive(), "it finds its cursor closed, and ends"
 
 
 @proves("damaged-cache-made-again", "a damaged cache of a store is made again", value="()")

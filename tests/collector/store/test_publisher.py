@@ -4,6 +4,9 @@ import contextlib
 import json
 import os
 import shutil
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,9 +34,10 @@ from chiplog_collector.store.published_tables import COMPLETE, ORDERS, PUBLISHED
 from chiplog_collector.store.publisher import Publisher, RetiredLogError
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.change_record import Action
-from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.segment_log import SegmentLog
 from chiplog_schemas.storage.watermark import Watermark
 from tests.support.changes import change, logged
 from tests.support.collector_log import LOG_ID, Rank, receipt, whole
@@ -150,6 +154,66 @@ def test_a_publisher_killed_at_any_call_publishes_each_row_once(
     assert killed_at == {name for _, name in points}
     collector.publish()
     assert contents(tmp_path / "lake") == expected
+
+
+def log_of(directory: Path) -> Paths:
+    """Return the directory of a collector whose log has an ID and nothing more."""
+    place = paths_for_root(directory)
+    ensure_private_dir(place.collector)
+    log = SegmentLog(place.collector / "log", LOG_ID)
+    log.append(Kind.RECEIPT, receipt(0))
+    log.commit()
+    log.close()
+    return place
+
+
+END_S = 60  # for a process to end: Delta waits for an answer for 30 s, ten times
+PATIENT = """
+import sys
+from chiplog_collector.store import publisher
+publisher._STALLED_S = publisher._DRAIN_S = 1e9
+sys.exit(publisher.main(sys.argv[1:]))
+"""
+
+
+@proves("end-waits-for-no-store", "a publisher whose store is away ends at once")
+def test_a_publisher_whose_store_is_away_ends_without_another_try(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-c", PATIENT, str(log_of(tmp_path / "chiplog").root), f"file://{tmp_path}/file/lake"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            assert "cannot be used" in process.stderr.readline()
+            process.stdin.close()
+            assert process.wait(END_S) == 0
+        finally:
+            process.kill()
+
+
+@proves("silent-store-delays-no-end", "a publisher ends soon while its store does not answer", new="return")
+def test_a_publisher_whose_store_does_not_answer_ends_soon(tmp_path: Path) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(WAIT_S)
+        variables = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.getsockname()[1]}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+        }
+        place = log_of(tmp_path / "chiplog")
+        command = [sys.executable, "-m", "chiplog_collector.store", str(place.root), "s3://bucket/lake"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **variables}) as process:
+            try:
+                with server.accept()[0]:  # a request, which gets no answer
+                    assert process.stdin is not None
+                    process.stdin.close()
+                    assert process.wait(END_S) == 0
+            finally:
+                process.kill()
 
 
 @proves("waiting-pieces-read-before-published", "a piece that is published while the next one is cut is not cut again")
