@@ -5,11 +5,12 @@ After a change of a command, `python -m tests.docs.test_captures` takes all of t
 
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.captures import BLOCK, capture
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.marks import everyday
 from tests.support.recorded import fill_three_runs
 from tests.support.tools import needs
@@ -23,11 +24,12 @@ SCREENS = [
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("captured")
     with hand_written(root) as database:
         fill_three_runs(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def masked(screen: str) -> str:

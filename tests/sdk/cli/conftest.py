@@ -18,19 +18,20 @@ import pytest
 
 from chiplog_cli.root import main
 from tests.support.command_line import CLI, call, environment, fork, forking_process
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.recorded import fill_three_runs
 from tests.support.shown_runs import fill_shown_runs
 from tests.support.waiting import WAIT_S
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory) -> Path:
+def recorded(tmp_path_factory) -> Iterator[Path]:
     """Return a directory whose database has three runs."""
     root = tmp_path_factory.mktemp("recorded")
     with hand_written(root) as database:
         fill_three_runs(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 @pytest.fixture(scope="session")
@@ -90,8 +91,8 @@ def on_terminal(recorded, forking) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="module")  # pages show ages: of a database that has just been filled
-def show(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a function that shows a run of another database as a table or json. Results are cached."""
+def show(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Yield a function that shows a run of another database as a table or json. Results are cached."""
     root = tmp_path_factory.mktemp("shown")
     with hand_written(root) as database:
         fill_shown_runs(database)
@@ -102,4 +103,5 @@ def show(tmp_path_factory: pytest.TempPathFactory) -> Any:
             assert main(["show", run, "--dir", str(root), *options]) == 0
         return printed.getvalue()
 
-    return shown
+    with kept_open(root):
+        yield shown

@@ -17,12 +17,12 @@ from chiplog_cli.options import (
     source_options,
 )
 from chiplog_client.client import Client, connect
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.run_builder import RunBuilder
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("recorded")
     with hand_written(root) as database:
         build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
@@ -31,7 +31,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             build.run(run_id, name=names.get(run_id), project="llm", run_group="sweep")
             build.ranks(run_id, started_s=number)
         build.metrics({"train/loss": 0.5}, where="run_id = 'gpt'")
-    return root
+    with kept_open(root):
+        yield root
 
 
 @pytest.fixture

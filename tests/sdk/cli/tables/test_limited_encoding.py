@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from chiplog_cli.root import main
 from chiplog_cli.tables.limited_encoding import is_unicode, likeness
 from tests.support.command_line import ON_ONE_WORKER
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.marks import everyday
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
@@ -44,7 +45,7 @@ EVERYDAY = [command for command in COMMANDS if command[0] in ("runs", "plot", "l
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("root")
     with hand_written(root) as database:
         build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
@@ -54,7 +55,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build.metrics({"loss": "step % 7"}, steps=99, at=0)
         build.config({"model": NAME}, seq=1)
         build.console(NAME)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def output_of(monkeypatch: pytest.MonkeyPatch, root: Path, command: list[str], encoding: str) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_client.client import Client
-from tests.support.hand_written import filled, hand_written
+from tests.support.hand_written import filled, hand_written, kept_open
 from tests.support.tabled_runs import fill_tabled_runs
 
 
@@ -18,9 +18,10 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a data directory with the runs old and new of gpt, and one of vit without a config."""
     root = tmp_path_factory.mktemp("runs")
     with hand_written(root) as database:
         fill_tabled_runs(database)
-    return root
+    with kept_open(root):
+        yield root

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.compared_runs import fill_compared_runs
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.page_client import PageClient, serving
 from tests.support.run_builder import RunBuilder
 
@@ -16,7 +16,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     root = tmp_path_factory.mktemp("compared")
     with hand_written(root) as database:
         fill_compared_runs(database)
-    with serving(root) as client:
+    with kept_open(root), serving(root) as client:
         yield client.sign_in()
 
 

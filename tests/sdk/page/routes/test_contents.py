@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from chiplog_page.routes import contents
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.logged_media import LOST, digest_of, fill_logged_media, logged, store_logged_media
 from tests.support.page_client import Answer, PageClient, serving
 
@@ -16,7 +16,7 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     with hand_written(root) as database:
         fill_logged_media(database)
     store_logged_media(root)
-    with serving(root) as client:
+    with kept_open(root), serving(root) as client:
         yield client.sign_in()
 
 

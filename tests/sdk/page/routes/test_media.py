@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from chiplog_page.routes import media as routes_media
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.logged_media import N_ROWS, digest_of, fill_logged_media, store_logged_media
 from tests.support.media_run import FILES, fill_media_run, store_media_files
 from tests.support.page_client import PageClient, serving
@@ -17,7 +17,7 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     with hand_written(root) as database:
         fill_media_run(database)
     store_media_files(root)
-    with serving(root) as client:
+    with kept_open(root), serving(root) as client:
         yield client.sign_in()
 
 
@@ -27,7 +27,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     with hand_written(root) as database:
         fill_logged_media(database)
     store_logged_media(root)
-    with serving(root) as client:
+    with kept_open(root), serving(root) as client:
         yield client.sign_in()
 
 

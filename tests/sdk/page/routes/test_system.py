@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.page_client import PageClient, serving
 from tests.support.sampled_run import fill_sampled_run
 
@@ -14,7 +14,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     root = tmp_path_factory.mktemp("sampled")
     with hand_written(root) as database:
         fill_sampled_run(database)
-    with serving(root) as client:
+    with kept_open(root), serving(root) as client:
         yield client.sign_in()
 
 

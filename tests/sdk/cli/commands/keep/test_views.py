@@ -1,6 +1,7 @@
 """`chiplog views`: what people saved on the page, as a list, and gone."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner, Result
 from chiplog_cli.commands.keep.views import views
 from chiplog_client.client import connect
 from tests.support.collector_log import whole
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.kept_log import finished, kept_log
 from tests.support.run_builder import RunBuilder
 
@@ -23,12 +24,13 @@ SAVED = {
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("views")
     with hand_written(root) as database:
         for name, view in SAVED.items():
             RunBuilder(database).saved_view(name, view)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def call(root: Path, *arguments: str) -> Result:

@@ -1,6 +1,7 @@
 """`chiplog compare`: two runs, or several, beside each other at any width, and as json."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -9,7 +10,7 @@ import pytest
 
 from chiplog_cli.commands.look.compare import change_text
 from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.marks import everyday
 from tests.support.plotted_runs import fill_plotted_runs
 from tests.support.run_builder import RunBuilder
@@ -19,11 +20,12 @@ pytestmark = ON_ONE_WORKER
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("compared")
     with hand_written(root) as database:
         fill_plotted_runs(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def test_a_page_has_runs_config_metrics_phases_and_machines(chiplog, root):

@@ -1,6 +1,7 @@
 """`chiplog events`: the last events, in the order of time, by kind, level and label."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ from click.testing import CliRunner
 from chiplog_cli.commands.look.events import events
 from chiplog_cli.commands.look.run_page import events_table
 from chiplog_cli.tables.format_values import UTC_ZONE
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.page_run import fill_page_run
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("events")
     with hand_written(root) as database:
         fill_page_run(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def listed(root: Path, *arguments: str) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """`chiplog failures`: the first failure, its echoes, and the labels that ended otherwise."""
 
 import json
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
@@ -9,16 +10,17 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from chiplog_cli.commands.look.failures import _sheets, failures
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.page_run import fill_page_run
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("failed")
     with hand_written(root) as database:
         fill_page_run(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def call(root: Path, *arguments: str) -> Result:

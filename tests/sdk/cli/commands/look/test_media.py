@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from chiplog_cli.commands.look.media import media
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.logged_media import N_ROWS, digest_of, fill_logged_media, store_logged_media
 from tests.support.media_run import MARKUP, SPIKE, fill_media_run
 from tests.support.run_builder import RunBuilder
@@ -18,7 +19,7 @@ ESCAPES = "../../escape"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("media")
     with hand_written(root) as database:
         fill_media_run(database)
@@ -32,7 +33,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             build.media("both", kind, sha256, 10, {"format": "png"}, seq=seq, **first)
         build.store(sha256, 10)
     store_logged_media(root)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def call(root: Path, *arguments: str) -> Result:

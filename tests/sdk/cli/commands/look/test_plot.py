@@ -1,12 +1,13 @@
 """`chiplog plot`: curves at any width, files that are not replaced by accident, and one line for bad input."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import ON_ONE_WORKER, one_line
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.marks import everyday
 from tests.support.plotted_runs import fill_plotted_runs
 from tests.support.safeguard import proves
@@ -15,11 +16,12 @@ pytestmark = ON_ONE_WORKER
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("plotted")
     with hand_written(root) as database:
         fill_plotted_runs(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 @pytest.mark.parametrize("width", everyday(1, [80, 100, 160]))

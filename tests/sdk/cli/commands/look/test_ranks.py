@@ -1,6 +1,7 @@
 """`chiplog ranks`: the sentence of the page, `show` and `top`; a map of excesses; the phases of one step."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,18 @@ from chiplog_cli.commands.look.ranks import ROWS_MAX, ranks
 from chiplog_cli.commands.look.show import show
 from chiplog_client.client import connect
 from chiplog_client.reads.live_run import LiveRun
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.page_client import serving
 from tests.support.slow_ranks import fill_rank_outside
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("slow")
     with hand_written(root) as database:
         fill_rank_outside(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def call(root: Path, *arguments: str) -> Result:

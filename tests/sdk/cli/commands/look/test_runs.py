@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from chiplog_cli.commands.look.runs import complete_text, duration_s, table_of
 from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.recorded import fill_three_runs
 from tests.support.run_builder import RunBuilder, Sql
 from tests.support.safeguard import proves
@@ -108,7 +109,7 @@ def test_runs_are_filtered_and_sorted(chiplog, arguments, found):
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a directory with runs r0 … r5 whose config and summary differ."""
     root = tmp_path_factory.mktemp("tuned")
     with hand_written(root) as database:
@@ -123,7 +124,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
             steps = {3: range(0), 4: range(24, 48)}.get(number, range(48))
             build.metrics({"loss": value}, steps=steps, at=0, where=of_run)
         build.metrics({"loss": 7}, where="run_id = 'r4'")
-    return root
+    with kept_open(root):
+        yield root
 
 
 @proves(

@@ -1,22 +1,24 @@
 """`chiplog system`: what was sampled, what went wrong with GPUs, and a line for each device."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from chiplog_cli.commands.look.system import POINTS, _unit, system
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.sampled_run import fill_sampled_run
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("sampled")
     with hand_written(root) as database:
         fill_sampled_run(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def call(root: Path, *arguments: str) -> Result:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -13,7 +14,7 @@ import pytest
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.command_line import ON_ONE_WORKER, environment, one_line
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.live_runs import fill_live_runs
 from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons
@@ -33,11 +34,12 @@ for step in range(100_000):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("live")
     with hand_written(root) as database:
         fill_live_runs(database)
-    return root
+    with kept_open(root):
+        yield root
 
 
 def test_one_frame_goes_into_a_pipe_with_the_label_that_hangs_first(chiplog, root):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from chiplog.identity.process_info import random_word
 from chiplog_cli.root import main
 from chiplog_client.reads.runs.label_names import label_names
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.marks import everyday
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
@@ -40,7 +41,7 @@ def test_only_a_single_generated_label_has_another_name() -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("root")
     with hand_written(root) as database:
         build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
@@ -51,7 +52,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build.metrics({"loss": "step"}, steps=9, at=0)
         build.console("hello")
         build.event("alert", "loss is NaN", level="error", seq=20)
-    return root
+    with kept_open(root):
+        yield root
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Values of a stored run by step: one label for each key, the last value of a step, at most so many steps."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from chiplog.integrations.wandb.errors import CommError
 from chiplog.integrations.wandb.stored import history
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.run_builder import RunBuilder
 
 BEGAN = datetime(2026, 1, 1)
@@ -16,7 +17,7 @@ RUN = {"primary_label": "rank0", "created_at": BEGAN}
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run of two ranks: rank 0 has two attempts, and rank 1 alone has the key `eval`."""
     root = tmp_path_factory.mktemp("history")
     with hand_written(root) as database:
@@ -28,7 +29,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rank, key, steps, value in ((0, "loss", 6, 1.0), (1, "loss", 6, 9.0), (1, "eval", 3, 4.0)):
             begun.metrics({key: value}, steps=steps, at=2, where=f"rank = {rank} AND attempt = 0")
         begun.metrics({"loss": 2.0}, steps=[5], seq=0, at=9, where="attempt = 1")
-    return root
+    with kept_open(root):
+        yield root
 
 
 @pytest.fixture(autouse=True)
