@@ -273,9 +273,9 @@ def _interpolated(readings: list[Reading], key: Key, at_us: int) -> float | None
 
 
 def _around(readings: list[Reading], key: Key, at_us: int) -> tuple[float, float] | None:
-    """Return the values before the sampler began to read, and after it had."""
+    """Return the values before the sampler began to read, and after it had: a sample has the time of one of both."""
     before = [of.values[key] for of in readings if key in of.values and of.ended_us <= at_us - _READING_S * 1e6]
-    after = [of.values[key] for of in readings if key in of.values and of.begun_us >= at_us]
+    after = [of.values[key] for of in readings if key in of.values and of.begun_us >= at_us + _READING_S * 1e6]
     return (before[-1], after[0]) if before and after else None
 
 

@@ -96,7 +96,8 @@ class Sampler:
 
     def _tick(self, now: float) -> list[list[Any]]:
         self._gpus.request()  # safeguard: sampler-never-waits-for-gpu
-        readings, ts_us = self._sources.read(now), now_us()
+        # The host is read first; what ranks and a busy machine add to the time of the reading is no jitter of it.
+        ts_us, readings = now_us(), self._sources.read(now)
         frames: list[list[Any]] = [["sample", ts_us, *reading] for reading in readings]
         frames += [["holders", pid, uuids] for pid, uuids in self._processes.take_devices(self._holders)]
         frames += [["line", line] for line in self._processes.lines]
