@@ -37,6 +37,8 @@ from chiplog_schemas.model.exposed import Exposed
 
 RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
 _GPU_DEVICES = ("GPU-", "MIG-")
+_PCI_CHARS = 12  # NVML's domain has 8 digits, the kernel's 4
+_UUID_CHARS = len("GPU-") + 8  # random digits: enough to find the device among those of a node
 _KEPT_PERIODS = 3  # a device that was not sampled for this long is not shown in /metrics …
 _KEPT_PERIOD_S = 10.0  # … but slow values come each 10 s
 _OWNER_FIELDS: tuple[str, ...] = ("run_id", "label", "rank")  # of an identity, as labels in /metrics
@@ -94,6 +96,7 @@ class SampleIntake:
         self.n_fatal_xids = 0
         self.lost_gpus: set[str] = set()  # UUIDs, until they are back; MIG instances also until they are removed
         self._parents: dict[str, str] = {}  # MIG instance → its GPU
+        self._addresses: dict[str, str] = {}  # GPU → its PCI address, also while it is lost
 
     @property
     def samples_node(self) -> bool:
@@ -224,25 +227,37 @@ class SampleIntake:
                 else:
                     self._batcher.samples_dropped += 1
             case DeviceStale(device):
-                message = f"device {device} has not answered; other statistics continue"
-                kind = "device_stale" if device.startswith(_GPU_DEVICES) else "sampler"  # or a source of the host
+                is_gpu = device.startswith(_GPU_DEVICES)  # or a source of the host
+                who, kind = (
+                    (f"GPU {self._short(device)}", "device_stale") if is_gpu else (f"device {device}", "sampler")
+                )
+                message = f"{who} has not answered; other statistics continue"
                 self._batcher.notice(kind, "warning", message, {"device": device}, now, now_us())
             case Gpus(gpus):
                 self._claims.set_gpus(gpus)
                 self._forget_instances(gpus)
             case NodeFacts(facts):
                 self._facts = facts
+                self._addresses |= {gpu["uuid"]: gpu["pci"] for gpu in facts.get("gpus", ()) if "pci" in gpu}
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
             case DeviceEvent("gpu.lost", device=device) if device in self.lost_gpus:
                 pass  # another sampler found that too
             case DeviceEvent(kind, level, text, device, body):
                 self._count(kind, device, body.get("code", 0))
+                text += f" ({self._short(device)})" if device else ""
                 _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
                 self._batcher.notice(kind, level, text, {**body, "device": device}, now, now_us())
             case SamplerLog(text):
                 _log.info("%s", text)
                 self._batcher.notice("sampler", "info", text, {}, now, now_us())
+
+    def _short(self, device: str) -> str:
+        """Return what names a GPU in a message: its PCI address if that is known, else the start of its UUID."""
+        address = self._addresses.get(device)
+        if address is not None:
+            return f"PCI {address[-_PCI_CHARS:]}"
+        return device[:_UUID_CHARS] if device.startswith(_GPU_DEVICES) else device
 
     def _tell_facts(self, now: float) -> None:
         """Report what the node is, once and when it changes: also when a new sampler reads the same again."""
@@ -256,7 +271,7 @@ class SampleIntake:
         """Report what a sampler cannot: it may be another one than that of the device's former samples."""
         device = sample.device
         if device in self.lost_gpus:  # safeguard: back-after-new-sampler
-            self._take_sample(DeviceEvent("gpu.back", "info", f"{device} is back", device), now)
+            self._take_sample(DeviceEvent("gpu.back", "info", "the GPU is back", device), now)
         for kind, level, text in self._changes.take(device, sample.names, sample.values):
             self._take_sample(DeviceEvent(kind, level, text, device), now)
 

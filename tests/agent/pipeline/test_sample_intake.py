@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,14 @@ class Intake:
 
     def notices(self) -> list[str]:
         """Return the kinds of the agent's own events in the next block."""
+        return [event[2] for event in self.notice_events()]
+
+    def notice_events(self) -> list[list[Any]]:
+        """Return the agent's own events in the next block."""
         blocks, _ = self.batcher.build(1)
         payloads = [payload for block in blocks for _, _, payload in block_to_rows(decode_block(block))]
         events = [decode(payload) for payload in payloads if payload != b"\xc1"]
-        return [event[2] for event in events if event[0] == EventKind.NOTICE]
+        return [event for event in events if event[0] == EventKind.NOTICE]
 
 
 class Watching:
@@ -89,6 +94,24 @@ def test_a_sample_and_a_stale_device_become_events(intake: Intake) -> None:
     intake.samples._take_sample(Sample(1, "", ("cpu.util",), [1.0]), 0.0)
     intake.samples._take_sample(DeviceStale("gpu0"), 0.0)
     assert sorted(intake.events()) == sorted([EventKind.SYSTEM, EventKind.NOTICE])
+
+
+def test_the_message_of_a_gpus_event_begins_with_what_happened_and_ends_with_a_short_device(intake: Intake) -> None:
+    uuid = "GPU-a1b2c3d4-0000-4000-8000-000000000001"
+    intake.samples._take_sample(DeviceEvent("gpu.xid", "error", "XID 79: fell off", uuid, {"code": 79}), 0.0)
+    intake.samples._take_sample(NodeFacts({"gpus": [{"uuid": uuid, "pci": "00000000:1B:00.0"}]}), 0.0)
+    intake.samples._take_sample(NodeFacts({}), 0.0)
+    intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "lost: no answer", uuid), 0.0)
+    intake.samples._take_sample(DeviceEvent("gpu.driver_unbind", "error", "no driver", ""), 0.0)
+    intake.samples._take_sample(DeviceStale(uuid), 0.0)
+    intake.samples._take_sample(DeviceStale("host.network"), 0.0)
+    assert [event[4] for event in intake.notice_events()] == [
+        "XID 79: fell off (GPU-a1b2c3d4)",
+        "lost: no answer (PCI 0000:1B:00.0)",
+        "no driver",
+        "GPU PCI 0000:1B:00.0 has not answered; other statistics continue",
+        "device host.network has not answered; other statistics continue",
+    ]
 
 
 def test_an_agent_without_statistics_has_no_sampler(intake: Intake) -> None:

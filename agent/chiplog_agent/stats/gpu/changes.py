@@ -12,7 +12,7 @@ _DEVICES_MAX = 4096  # remembered
 
 
 class Change(NamedTuple):
-    """An event: kind, level and text of its row."""
+    """An event: kind, level and text of its row, without the device."""
 
     kind: str
     level: str
@@ -33,12 +33,12 @@ class GpuChanges:
         if energy >= 0:
             before = self._exchange(_ENERGY, device, values[energy])
             if before is not None and values[energy] < before:  # safeguard: reset-noticed
-                text = f"{device}: its counters started from zero: the GPU was reset, or its driver was loaded again"
+                text = "counters started from zero: the GPU was reset, or its driver was loaded again"
                 changes.append(Change("gpu.reset", "warning", text))
         if pending >= 0:
             before = self._exchange(_PENDING, device, values[pending])
             if before == 0 and values[pending] > 0:  # safeguard: pending-remap-noticed
-                text = f"{device}: a memory row is remapped at the GPU's next reset"
+                text = "a memory row is remapped at the GPU's next reset"
                 changes.append(Change("gpu.row_remap_pending", "warning", text))
         return changes
 

@@ -122,7 +122,7 @@ class GpuEvents:
                 self._stop.wait(_PAUSE_S)
 
     def _frame(self, data: Any) -> list[Any]:
-        """Return the frame of an event."""
+        """Return the frame of an event. Its text names no device: the agent adds that."""
         nvml, uuid = self._nvml, self._uuid(data.device)
         instances = [of for gpu in self._gpus() if gpu.uuid == uuid for of in gpu.instances]
         numbers = data.gpuInstanceId, data.computeInstanceId
@@ -137,8 +137,8 @@ class GpuEvents:
             code = int(data.eventData)
             xid = xid_of(code)
             body |= {"code": code, "severity": xid.severity, "advice": xid.advice}
-            return ["event", "gpu.xid", xid.severity, f"{device}: XID {code}: {xid.text}", device, body]
-        text = f"{device}: memory had an error that ECC could not correct"
+            return ["event", "gpu.xid", xid.severity, f"XID {code}: {xid.text}", device, body]
+        text = "memory had an error that ECC could not correct"
         return ["event", "gpu.ecc_uncorrected", "error", text, device, body]
 
     def _uuid(self, handle: Handle) -> str:

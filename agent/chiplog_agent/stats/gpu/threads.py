@@ -79,7 +79,7 @@ class GpuThreads:
             self._declared.update(fresh)
             self._lost.update(fresh)
         # safeguard: lost-gpu-is-error
-        self.box.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid, {}] for uuid in fresh))
+        self.box.post(*(["event", "gpu.lost", "error", f"lost: {reason}", uuid, {}] for uuid in fresh))
 
     def note_back(self, uuid: str) -> None:
         """Record that a device answers."""
@@ -88,7 +88,7 @@ class GpuThreads:
             self._lost.discard(uuid)
             self._declared.discard(uuid)
         if was_lost:
-            self.box.post(["event", "gpu.back", "info", f"{uuid} is back", uuid, {}])
+            self.box.post(["event", "gpu.back", "info", "the GPU is back", uuid, {}])
 
     def _note_lost_places(self, places: Mapping[str, str]) -> None:
         """Declare those GPUs lost that NVML counts as lost: place → reason. Without a UUID their place names them."""

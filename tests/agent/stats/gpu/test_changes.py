@@ -13,7 +13,7 @@ def test_a_counter_that_falls_is_a_reset_once() -> None:
     changes = GpuChanges()
     assert [changes.take("GPU-1", FAST, (0.5, energy)) for energy in (100.0, 100.0, 250.0)] == [[], [], []]
     [change] = changes.take("GPU-1", FAST, (0.5, 3.0))
-    assert change.kind == "gpu.reset" and change.level == "warning" and change.text.startswith("GPU-1: ")
+    assert change.kind == "gpu.reset" and change.level == "warning" and change.text.startswith("counters started")
     assert not changes.take("GPU-1", FAST, (0.5, 3.0)) and not changes.take("GPU-2", FAST, (0.5, 1.0))
 
 
