@@ -33,6 +33,7 @@ ROWS_UNGROUPED = 64  # into a pipe; more labels are grouped by node
 WORST_SHOWN = 8  # labels above the nodes
 NAMES_SHOWN = 3  # labels in one line
 _ATTENTION_LINES = 2  # a reason may be long; `chiplog show` has all of it
+_GPU_EVENT_LINES = 2  # in 80 columns the second one has what to do
 _TABLE_LINES = 4  # of a table, beside its rows: names, rule, rows left out, columns left out
 _GIB = 1 << 30
 _STYLES = {
@@ -133,7 +134,8 @@ def _gpu_event(frame: Frame) -> list[Text]:
     if event is None:
         return []
     text = f"{printable(event['label'])}: {kind_title(event['kind'])} {duration_text(event['ago_s'])} ago"
-    return [Text(f"{text}: {printable(event['message'] or '')}", "red")]
+    text += f": {printable(event['message'] or '')}"
+    return [Text(f"{text}; to do: {printable(event['advice'])}" if event["advice"] else text, "red")]
 
 
 def _attention(frame: Frame) -> Text:
@@ -458,8 +460,10 @@ class Screen:
         if self._frame is None:
             return [Text("" if self._error else "reading the first frame ...", "dim")]
         *about, attention = heading(self._frame)
-        for line in about:
+        gpu_events = about[2:]
+        for line in about[:2]:
             line.truncate(width, overflow="ellipsis")
+        about[2:] = [part for line in gpu_events for part in line.wrap(console, width)[:_GPU_EVENT_LINES]]
         about += attention.wrap(console, width)[:_ATTENTION_LINES]
         if self._view.has_help:
             return [*about, "", Text(HELP)]

@@ -73,7 +73,7 @@ GROUP BY node, device, name
 """
 # The newest trouble of a GPU of the run.
 _GPU_EVENT = """
-SELECT label, kind, ts, message FROM reads.gpu_events
+SELECT label, kind, ts, message, body->>'advice' AS advice FROM reads.gpu_events
 WHERE run_id = $run AND ts > $since AND level <> 'info' ORDER BY ts DESC, label LIMIT 1
 """
 _GOODPUT = "SELECT goodput FROM goodput WHERE run_id = $run"
@@ -94,7 +94,7 @@ class Frame:
     goodput: float | None = None  # of the view; None without steps of known length
     label_names: dict[str, str] = field(default_factory=dict)  # to show in place of labels
     verdict: dict[str, Any] | None = None  # see `read_verdict`
-    gpu_event: dict[str, Any] | None = None  # the newest one of GPU_EVENTS_S: label, kind, ago_s, message
+    gpu_event: dict[str, Any] | None = None  # the newest one of GPU_EVENTS_S: label, kind, ago_s, message, advice
 
     def for_people(self) -> "Frame":
         """Return this frame with names in place of labels."""
@@ -277,7 +277,7 @@ def _epoch_s(moment: datetime) -> float:
 
 def _with_age(event: dict[str, Any], now: datetime) -> dict[str, Any]:
     ago_s = max(0.0, (now - event["ts"]).total_seconds())
-    return {"label": event["label"], "kind": event["kind"], "ago_s": ago_s, "message": event["message"]}
+    return {name: event[name] for name in ("label", "kind", "message", "advice")} | {"ago_s": ago_s}
 
 
 def _add_samples(row: RankRow, source: dict[str, Any], samples: dict[tuple[str, str, str], float]) -> None:

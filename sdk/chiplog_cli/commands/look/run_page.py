@@ -388,12 +388,14 @@ def events_table(events: list[dict[str, Any]], zone: Zone, title: str = "") -> S
 
 
 def _event_text(event: dict[str, Any]) -> str | None:
-    """Return the message, with the text of an alert, or how many values could not be logged."""
+    """Return the message, with the text of an alert, what to do, or how many values could not be logged."""
     body, message = event.get("body"), cast("str | None", event["message"])
     if not isinstance(body, dict):
         return message
     if event["kind"] == "alert" and body.get("text"):
         return f"{message}: {body['text']}"
+    if body.get("advice"):
+        return f"{message}; to do: {body['advice']}"
     if event["kind"] in ("bad_values", "nonfinite_values"):
         counts = [f"{n} {what}".replace("_", " ") for what, n in body.items()]
         return f"{message}: {', '.join(counts)}"

@@ -86,7 +86,10 @@ def test_the_heading_names_what_failed_first() -> None:
 def test_the_heading_has_the_newest_event_of_a_gpu() -> None:
     frame = frame_of(8)
     frame.gpu_event = {"label": "rank3", "kind": "gpu.xid", "ago_s": 75.0, "message": "XID 79: fell off the bus"}
+    frame.gpu_event["advice"] = None
     assert heading(frame)[2].plain == "rank3: GPU error 1m15s ago: XID 79: fell off the bus"
+    frame.gpu_event["advice"] = "drain the node"
+    assert heading(frame)[2].plain == "rank3: GPU error 1m15s ago: XID 79: fell off the bus; to do: drain the node"
     assert "no label takes more than" in heading(frame)[3].plain
 
 

@@ -49,6 +49,8 @@ def test_an_alert_has_its_text_and_bad_values_their_number(root: Path) -> None:
     done = CliRunner().invoke(events, ["slow", "--kind", "alert", "--dir", str(root)])
     assert done.stdout.splitlines()[-1].endswith("  loss spike: at step 2")
     row = {"ts": None, "label": "rank0", "kind": "bad_values", "level": "warning", "message": "not logged"}
+    advised = events_table([{**row, "kind": "gpu.xid", "body": {"code": 79, "advice": "drain the node"}}], UTC_ZONE)
+    assert advised is not None and str(advised.rows[0][-1]) == f"{row['message']}; to do: drain the node"
     table = events_table([{**row, "body": {"media": 17, "not_finite": 1}}], UTC_ZONE)
     assert table is not None and str(table.rows[0][-1]) == "not logged: 17 media, 1 not finite"
 

@@ -406,6 +406,7 @@ function eventRow(row, title, consoleOf) {
       { class: "message" },
       row.body?.logger ? h("span", { class: "quiet" }, `${row.body.logger}: `) : null,
       row.message,
+      row.body?.advice ? h("div", {}, `To do: ${row.body.advice}`) : null,
       row.body && Object.keys(row.body).length
         ? h(
             "details",
