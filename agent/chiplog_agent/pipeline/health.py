@@ -128,8 +128,8 @@ def health_of(agent: AgentHealth, samples: Callable[[], Iterable[Exposed]]) -> H
     return Health(lambda: [*agent.exposed(), *samples()], agent.pulse.not_alive, agent.not_ready)
 
 
-def device_labels(node: str, device: str, owners: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return the labels of a device's values. owners: device → run_id, label and rank of who uses it."""
+def device_labels(node: str, device: str) -> dict[str, str]:
+    """Return the labels that name a device. A rank's process is named by its run and rank alone."""
     kind = "uuid" if device.startswith(("GPU-", "MIG-")) else "device"
     is_rank = device.startswith("pid:")
-    return {"node": node, **({kind: device} if device and not is_rank else {}), **owners.get(device, {})}
+    return {"node": node, **({kind: device} if device and not is_rank else {})}

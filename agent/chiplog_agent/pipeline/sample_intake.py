@@ -139,12 +139,19 @@ class SampleIntake:
     def exposed(self) -> list[Exposed]:
         """Return the newest values of each device of this node, with its users. Any thread may call it."""
         horizon = time.monotonic() - _KEPT_PERIODS * max(self._current_s, _KEPT_PERIOD_S)
-        owners = self._owners()
+        owners, places = self._owners(), self._places()
         exposed = []
         for device, newest in list(self._newest.items()):
             values = {name: value for name, (at, value) in list(newest.items()) if at >= horizon}
-            exposed.append(Exposed(device_labels(self._node, device, owners), tuple(values), tuple(values.values())))
+            labels = device_labels(self._node, device) | places.get(device, {}) | owners.get(device, {})
+            exposed.append(Exposed(labels, tuple(values), tuple(values.values())))
         return exposed
+
+    def _places(self) -> dict[str, dict[str, str]]:
+        """Return where each GPU is plugged in, and of which GPU each MIG instance is a part."""
+        places = {gpu["uuid"]: {"pci": gpu["pci"]} for gpu in self._facts.get("gpus", []) if "pci" in gpu}
+        parts = {instance: {**places.get(gpu, {}), "parent": gpu} for instance, gpu in list(self._parents.items())}
+        return places | parts
 
     def _owners(self) -> dict[str, dict[str, str]]:
         """Return whose each device is: `run_id`, `label` and `rank`, of the first of several ranks."""

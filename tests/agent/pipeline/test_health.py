@@ -76,14 +76,11 @@ def test_the_cpu_time_of_former_samplers_stays_counted(monkeypatch: pytest.Monke
     assert [of["chiplog.agent.cpu_time"] * rate for of in found] == [150, 150, 155, 155]
 
 
-def test_labels_say_whose_a_device_is() -> None:
-    owner = {"run_id": "r", "label": "rank3", "rank": "3"}
-    owners = {"GPU-1": owner, "pid:7": owner}
-    assert device_labels("n", "", owners) == {"node": "n"}
-    assert device_labels("n", "GPU-1", owners) == {"node": "n", "uuid": "GPU-1", **owner}
-    assert device_labels("n", "MIG-2", owners) == {"node": "n", "uuid": "MIG-2"}
-    assert device_labels("n", "pid:7", owners) == {"node": "n", **owner}
-    assert device_labels("n", "nic:eth0", owners) == {"node": "n", "device": "nic:eth0"}
+def test_labels_name_the_device_but_no_process() -> None:
+    assert device_labels("n", "") == device_labels("n", "pid:7") == {"node": "n"}
+    assert device_labels("n", "GPU-1") == {"node": "n", "uuid": "GPU-1"}
+    assert device_labels("n", "MIG-2") == {"node": "n", "uuid": "MIG-2"}
+    assert device_labels("n", "nic:eth0") == {"node": "n", "device": "nic:eth0"}
 
 
 def test_what_all_ranks_report_is_in_the_sample_and_not_in_metrics() -> None:

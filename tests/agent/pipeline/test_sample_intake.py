@@ -180,6 +180,19 @@ def test_values_are_shown_for_a_while_also_when_the_clock_jumps(
     ]
 
 
+def test_a_gpu_is_shown_with_its_place_and_an_instance_with_its_parent(intake: Intake) -> None:
+    pci = "00000000:65:00.0"
+    intake.samples._take_sample(NodeFacts({"gpus": [{"uuid": "GPU-1", "pci": pci}, {"uuid": "GPU-2"}]}), 1.0)
+    intake.samples._take_sample(Gpus((Gpu("GPU-1", 1.0, (MigDevice("MIG-1", 1, 1),)),)), 1.0)
+    for device in ("GPU-1", "GPU-2", "MIG-1"):
+        intake.samples._take_sample(Sample(1, device, ("hw.power",), (5.0,)), time.monotonic())
+    assert [shown.labels for shown in intake.samples.exposed()] == [
+        {"node": NODE, "uuid": "GPU-1", "pci": pci},
+        {"node": NODE, "uuid": "GPU-2"},
+        {"node": NODE, "uuid": "MIG-1", "pci": pci, "parent": "GPU-1"},
+    ]
+
+
 def test_facts_of_the_node_are_told_once_and_again_when_they_change(intake: Intake) -> None:
     assert intake.samples._lease.poll(0.0) or intake.samples._lease.is_held
     for kernel in ("6.1", "6.1", "6.2"):  # the second is a new sampler's
