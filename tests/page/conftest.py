@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.curved_runs import fill_curved_runs
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.jupyter_proxy import jupyter_server
 from tests.support.media_run import fill_media_run, store_media_files
 from tests.support.page_run import fill_page_run, store_files
@@ -46,6 +46,7 @@ def site_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Fill
                 root = tmp_path_factory.mktemp("page")
                 with hand_written(root) as database:
                     fill(database)
+                stack.enter_context(kept_open(root))
                 sites[fill] = stack.enter_context(Site(root).running())
             return sites[fill]
 

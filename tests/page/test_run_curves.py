@@ -607,8 +607,13 @@ def fill_still(database: duckdb.DuckDBPyConnection) -> None:
 
 
 @pytest.fixture(scope="module")
-def still(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_still)
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Not one of `site_of`, which keeps databases open: a test changes this one."""
+    root = tmp_path_factory.mktemp("still")
+    with hand_written(root) as database:
+        fill_still(database)
+    with Site(root).running() as site:
+        yield site
 
 
 def test_a_metric_whose_steps_are_all_equal_is_drawn_over_time_and_says_so(still: Site, page: Page) -> None:
