@@ -3,9 +3,11 @@
 import gc
 import os
 import random
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +50,17 @@ _SETTINGS = (
     *(variable.removeprefix("CHIPLOG_") for variable in RANGES),
 )
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "CUDA_VISIBLE_DEVICES")
+_directories = count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty directory. For pytest's own, the names of all former ones are searched: seconds for thousands of tests.
+
+    Its name is no longer than that of pytest's, since sockets may be in it.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:25]
+    return tmp_path_factory.mktemp(f"{name}-{next(_directories)}", numbered=False)
 
 
 @pytest.fixture(autouse=True)
