@@ -440,6 +440,7 @@ class AgentDaemon:
             late_s=self._samples.take_late_s(),
             samples_dropped=self._samples.n_dropped + self._batcher.samples_dropped,  # the latter not declared yet
             gpus_lost=len(self._samples.lost_gpus),
+            gpus_stale=len(self._samples.stale_gpus),
             fatal_xids=self._samples.n_fatal_xids,
             sampler_pid=self._samples.sampler_pid,
             samples_host=self._samples.samples_host,

@@ -108,6 +108,9 @@ def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_com
             watched.control.write_text("")
             watched.until_more(GPUS[hanging], "after it hung")
             assert len(watched.stale()) == said + 1, seed
+            back = "SELECT body->>'device' AS device FROM events WHERE kind = 'gpu.back' ORDER BY ts"
+            found = watched.node.until(back, lambda rows: len(rows) == said + 1)  # noqa: B023
+            assert found[-1]["device"] == GPUS[hanging], seed
             assert lock_holder_pid(watched.node.place.agent / "lock") == watched.node.agent.pid
             rounds.count("seconds of hanging", int(time.monotonic() - begun))
     finally:

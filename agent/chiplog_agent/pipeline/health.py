@@ -33,6 +33,7 @@ class Counts:
     late_s: float = 0.0
     samples_dropped: int = 0
     gpus_lost: int = 0
+    gpus_stale: int = 0
     fatal_xids: int = 0
     sampler_pid: int | None = None
     samples_host: bool = True  # whether this agent does, of those on its node
@@ -84,6 +85,7 @@ class AgentHealth:
             "chiplog.agent.sample_late": counts.late_s,
             "chiplog.agent.samples_dropped": counts.samples_dropped,
             "chiplog.agent.gpus_lost": counts.gpus_lost,
+            "chiplog.agent.gpus_stale": counts.gpus_stale,
             "chiplog.agent.fatal_xids": counts.fatal_xids,
             "chiplog.agent.cpu_time": cpu_s,
             "chiplog.agent.memory": memory,

@@ -43,6 +43,7 @@ _KEPT_PERIODS = 3  # a device that was not sampled for this long is not shown in
 _KEPT_PERIOD_S = 10.0  # … but slow values come each 10 s
 _OWNER_FIELDS: tuple[str, ...] = ("run_id", "label", "rank")  # of an identity, as labels in /metrics
 _LOOK_INTERVAL_S = 0.5  # at the sampler's process, and whether GPUs shall be released: each costs system calls
+_LOG_LEVELS = {"warning": logging.WARNING, "error": logging.ERROR}  # of events; INFO for all others
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -95,6 +96,7 @@ class SampleIntake:
         self.n_dropped = 0  # samples, declared so far
         self.n_fatal_xids = 0
         self.lost_gpus: set[str] = set()  # UUIDs, until they are back; MIG instances also until they are removed
+        self.stale_gpus: set[str] = set()  # UUIDs of those that do not answer, until they do or are lost
         self._parents: dict[str, str] = {}  # MIG instance → its GPU
         self._addresses: dict[str, str] = {}  # GPU → its PCI address, also while it is lost
 
@@ -234,11 +236,12 @@ class SampleIntake:
                 else:
                     self._batcher.samples_dropped += 1
             case DeviceStale(device):
-                is_gpu = device.startswith(_GPU_DEVICES)  # or a source of the host
-                who, kind = (
-                    (f"GPU {self._short(device)}", "device_stale") if is_gpu else (f"device {device}", "sampler")
-                )
+                who, kind = f"device {device}", "sampler"  # a source of the host
+                if device.startswith(_GPU_DEVICES):
+                    who, kind = f"GPU {self._short(device)}", "device_stale"
+                    self.stale_gpus.add(device)
                 message = f"{who} has not answered; other statistics continue"
+                _log.warning("%s", message)
                 self._batcher.notice(kind, "warning", message, {"device": device}, now, now_us())
             case Gpus(gpus):
                 self._claims.set_gpus(gpus)
@@ -253,11 +256,11 @@ class SampleIntake:
             case DeviceEvent(kind, level, text, device, body):
                 self._count(kind, device, body.get("code", 0))
                 text += f" ({self._short(device)})" if device else ""
-                _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
+                _log.log(_LOG_LEVELS.get(level, logging.INFO), "%s", text)
                 self._batcher.notice(kind, level, text, {**body, "device": device}, now, now_us())
-            case SamplerLog(text):
-                _log.info("%s", text)
-                self._batcher.notice("sampler", "info", text, {}, now, now_us())
+            case SamplerLog(text, level):
+                _log.log(_LOG_LEVELS.get(level, logging.INFO), "%s", text)
+                self._batcher.notice("sampler", level, text, {}, now, now_us())
 
     def _short(self, device: str) -> str:
         """Return what names a GPU in a message: its PCI address if that is known, else the start of its UUID."""
@@ -279,14 +282,18 @@ class SampleIntake:
         device = sample.device
         if device in self.lost_gpus:  # safeguard: back-after-new-sampler
             self._take_sample(DeviceEvent("gpu.back", "info", "the GPU is back", device), now)
+        elif device in self.stale_gpus:  # safeguard: stale-device-closed
+            self._take_sample(DeviceEvent("gpu.back", "info", "the GPU answers again", device), now)
         for kind, level, text in self._changes.take(device, sample.names, sample.values):
             self._take_sample(DeviceEvent(kind, level, text, device), now)
 
     def _count(self, kind: str, device: str, code: int) -> None:
         if kind == "gpu.lost":
             self.lost_gpus.add(device)
+            self.stale_gpus.discard(device)
         elif kind == "gpu.back":
             self.lost_gpus.discard(device)
+            self.stale_gpus.discard(device)
         elif kind == "gpu.xid" and xid_of(code).is_fatal:
             self.n_fatal_xids += 1
 
@@ -296,6 +303,7 @@ class SampleIntake:
         present = {gpu.uuid for gpu in gpus}
         gone = {uuid for uuid, gpu in self._parents.items() if gpu in present and uuid not in parents}
         self.lost_gpus -= gone  # safeguard: removed-instance-leaves-metrics
+        self.stale_gpus -= gone
         for uuid in gone:
             self._newest.pop(uuid, None)
             del self._parents[uuid]

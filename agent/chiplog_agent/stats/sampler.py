@@ -27,7 +27,7 @@ from chiplog_agent.stats.source_set import SourceSet
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_S
 
-STALE_PERIODS = 5  # intervals without a sample; one slow call is not a failure
+STALE_PERIODS = 5  # requests without a sample; one slow call is not a failure
 _FIRST_SAMPLE_S = 0.25  # a share of CPU needs a minimum time; a short run needs an early sample
 _READ_BYTES = 65_536  # the size of a pipe
 
@@ -47,7 +47,8 @@ class Sampler:
         trees = self._processes
         ranks = [trees, self._gpu_use, RankCounters(trees), RankGroupUse(trees), RankPss(trees)]
         self._sources = SourceSet([*host_sources(), *ranks, HostFactsSource(self._box.post)], self._box)
-        self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
+        self._n_requests = 0  # of samples, so far
+        self._answered: dict[str, int] = {}  # device → that number at its last sample
         self._stale: set[str] = set()
         self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and their memory in bytes
         self._facts: dict[str, Any] = {}
@@ -89,12 +90,13 @@ class Sampler:
                     self._processes.watch(pids)
                 case ["period", int() | float() as seconds] if PERIOD_MIN_S <= seconds <= SAMPLE_INTERVAL_MAX_S:
                     self._period_s = float(seconds)
-                    self._answered = dict.fromkeys(self._answered, time.monotonic())  # none is late by the new interval
+                    self._answered = dict.fromkeys(self._answered, self._n_requests)  # none is late by the new interval
                 case _:
                     self._write([["line", f"the sampler received an invalid frame: {value!r:.200}"]])
         return bool(data)
 
     def _tick(self, now: float) -> list[list[Any]]:
+        self._n_requests += 1
         self._gpus.request()  # safeguard: sampler-never-waits-for-gpu
         # The host is read first; what ranks and a busy machine add to the time of the reading is no jitter of it.
         ts_us, readings = now_us(), self._sources.read(now)
@@ -112,7 +114,7 @@ class Sampler:
             post = self._box.messages.popleft()
             match post:
                 case ["known", uuid]:
-                    self._answered[uuid] = now
+                    self._answered[uuid] = self._n_requests
                     continue
                 case ["use", uuid, use]:
                     self._holders[uuid] = use.memory
@@ -131,7 +133,7 @@ class Sampler:
                     self._is_over = True
                     post = ["line", reason]
                 case ["sample", _, uuid, _, _] if uuid and ":" not in uuid:  # a source has a deadline of its own
-                    self._answered[uuid] = now
+                    self._answered[uuid] = self._n_requests
                     self._stale.discard(uuid)
                 case ["event", "gpu.lost", _, _, uuid, _]:
                     self._answered.pop(uuid, None)  # it is reported as lost, which includes stale
@@ -140,7 +142,9 @@ class Sampler:
 
     def _stale_frames(self, now: float) -> list[list[Any]]:
         patience_s = STALE_PERIODS * self._period_s
-        late = [device for device, at in self._answered.items() if now - at > patience_s and device not in self._stale]
+        # Counted, not timed: while the agent reads nothing, this loop waits, and asks no device.
+        silent = [device for device, at in self._answered.items() if self._n_requests - at > STALE_PERIODS]
+        late = [device for device in silent if device not in self._stale]  # safeguard: silence-counted-in-requests
         self._stale.update(late)  # safeguard: stale-device-reported
         frames: list[list[Any]] = [["stale", device] for device in late]
         if not self._gpus.initialised and not self._init_late and now - self._init_at > patience_s:

@@ -55,11 +55,12 @@ class SamplerLog:
     """One line for the agent's log: why something is absent, or what happened to the sampler."""
 
     text: str
+    level: str = "info"
 
 
 @dataclass(slots=True, frozen=True)
 class DeviceStale:
-    """A device without a sample for five intervals. Reported once; its next sample ends this state."""
+    """A device without a sample for five requests. Reported once; its next sample ends this state."""
 
     device: str
 
@@ -351,8 +352,8 @@ class SamplerProcess:
                     self._messages.append(Sample(ts_us, device, self._intern(tuple(names)), tuple(values)))
                 else:
                     self.bad_frames += 1
-            case ["line", str() as text]:
-                self._messages.append(SamplerLog(text))
+            case ["line", str() as text, *levels] if levels in ([], ["warning"]):
+                self._messages.append(SamplerLog(text, *levels))
             case ["stale", str() as device] if len(device) <= _DEVICE_CHARS_MAX:
                 self._messages.append(DeviceStale(device))
             case ["event", str() as kind, str() as level, str() as text, str() as device, dict() as body]:

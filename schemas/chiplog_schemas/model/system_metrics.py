@@ -327,6 +327,7 @@ _PIPELINE = (
     _pipeline("chiplog.agent.sample_late", "s", "Agent: latest sample of the host", "against its period, the worst"),
     _pipeline_count("chiplog.agent.samples_dropped", "{sample}", "Agent: dropped samples", "while the spool was full"),
     _pipeline("chiplog.agent.gpus_lost", "{gpu}", "Agent: lost GPUs", "gpu.lost without gpu.back"),
+    _pipeline("chiplog.agent.gpus_stale", "{gpu}", "Agent: GPUs that do not answer", "device_stale without gpu.back"),
     _pipeline_count("chiplog.agent.fatal_xids", "{error}", "Agent: fatal XIDs of GPUs", "gpu.xid of level error"),
     _pipeline_count("chiplog.agent.cpu_time", "s", "Agent: CPU time", "agent and sampler"),
     _pipeline("chiplog.agent.memory", "By", "Agent: memory", "resident sets of agent and sampler"),

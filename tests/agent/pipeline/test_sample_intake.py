@@ -145,6 +145,22 @@ def test_a_lost_mig_instance_that_was_removed_is_not_lost_any_more(intake: Intak
     assert intake.samples.lost_gpus == {"GPU-2"}, "until it answers"
 
 
+@proves("stale-device-closed", "a GPU that answers again has a closing event", condition=False)
+def test_a_gpu_that_does_not_answer_is_counted_until_it_answers_again_or_is_lost(
+    intake: Intake, caplog: pytest.LogCaptureFixture
+) -> None:
+    for uuid in ("GPU-1", "GPU-2", "disk:sda"):
+        intake.samples._take_sample(DeviceStale(uuid), 0.0)
+    assert intake.samples.stale_gpus == {"GPU-1", "GPU-2"}
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    intake.samples._take_sample(Sample(1, "GPU-1", ("hw.power",), (5.0,)), 0.0)
+    intake.samples._take_sample(Sample(2, "GPU-1", ("hw.power",), (5.0,)), 0.0)
+    intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "GPU-2 is lost", "GPU-2"), 0.0)
+    assert not intake.samples.stale_gpus and intake.samples.lost_gpus == {"GPU-2"}
+    intake.samples._take_sample(Sample(3, "GPU-2", ("hw.power",), (5.0,)), 0.0)
+    assert intake.notices() == ["device_stale", "device_stale", "sampler", "gpu.back", "gpu.lost", "gpu.back"]
+
+
 def test_a_lost_gpu_that_a_new_sampler_finds_lost_is_one_event(intake: Intake) -> None:
     for _ in range(2):
         intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "GPU-1 is lost", "GPU-1"), 0.0)

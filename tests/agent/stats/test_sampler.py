@@ -118,12 +118,13 @@ def test_a_device_that_answered_by_the_long_interval_is_not_stale_by_the_short_o
     try:
         gpus = AbsentGpus()
         sampler = Sampler(input_fd, -1, gpus)
-        before = time.monotonic()
-        sampler._answered = {"GPU-0": before - 60.0}
+        sampler._answered, sampler._n_requests = {"GPU-0": 10}, 60
         os.write(writer_fd, encode_frame(["period", 3600.0]) + encode_frame(["period", 1.0]))
         assert sampler._take_input()
-        assert sampler._stale_frames(before + STALE_PERIODS - 0.1) == []
-        assert sampler._stale_frames(time.monotonic() + STALE_PERIODS + 0.1)[0] == ["stale", "GPU-0"]
+        sampler._n_requests += STALE_PERIODS
+        assert sampler._stale_frames(0.0) == []
+        sampler._n_requests += 1
+        assert sampler._stale_frames(0.0) == [["stale", "GPU-0"]]
     finally:
         gpus.box.close()
         for descriptor in (input_fd, writer_fd):
@@ -137,10 +138,22 @@ def test_a_slow_source_of_ranks_is_not_stale_between_its_readings() -> None:
         for device in ("pid:7", "", "GPU-0"):
             gpus.box.post(["sample", 1, device, ("a",), (1.0,)])
         assert len(sampler._posted_frames()) == 3
-        stale = sampler._stale_frames(time.monotonic() + STALE_PERIODS + 0.1)
+        sampler._n_requests += STALE_PERIODS + 1
+        stale = sampler._stale_frames(0.0)
         assert [device for kind, device in stale if kind == "stale"] == ["GPU-0"]
     finally:
         gpus.box.close()
+
+
+def test_no_gpu_is_stale_because_the_agent_stood_still(node: GpuSampler) -> None:
+    """The pipe is full then, and the sampler waits."""
+    node.feed.start()
+    node.run(lambda messages: len(of(messages, GPU0)) >= 4)
+    time.sleep(5.0)
+    messages = node.run(lambda messages: len(of(messages, "")) >= 60)
+    times = [sample.ts_us for sample in of(messages, "")]
+    assert max(after - before for before, after in pairwise(times)) > 10**6, "the sampler did not wait"
+    assert not [message for message in messages if isinstance(message, DeviceStale)]
 
 
 def test_the_sampler_ends_when_no_process_reads_its_samples() -> None:

@@ -14,6 +14,8 @@ from chiplog_agent.stats.gpu.xids import xid_of
 
 WAIT_MS = 1000  # of one call; the thread ends within this time
 _PAUSE_S = 1.0  # after a failed call, as while a GPU is lost
+_HELD_S = 10.0  # a call that the driver holds for this long hangs …
+_HELD_LOOKS = 5  # … unless this process was stopped in between
 
 Post = Callable[..., None]
 
@@ -36,6 +38,9 @@ class GpuEvents:
         self._set: Any = None
         self._stop = threading.Event()
         self._has_ended = threading.Event()
+        self._n_calls = 0  # that wait for events
+        self._seen: tuple[int, float, int] = (-1, 0.0, 0)  # that number, since when, and how often it was the same
+        self._is_held = False
 
     def start(self) -> None:
         """Start the thread. It registers too: each call of NVML may hang."""
@@ -53,6 +58,22 @@ class GpuEvents:
     def join(self, timeout_s: float) -> bool:
         """Return True if the thread has ended. Until then NVML must not be shut down."""
         return self._has_ended.wait(max(timeout_s, 0.0))
+
+    def look(self, now: float) -> str:
+        """Return a line when the driver holds the thread, and one when it lets it continue; "" without news.
+
+        now: monotonic, s. Call it each interval, from one thread.
+        """
+        n_calls, since, looks = self._seen
+        if n_calls != self._n_calls or self._has_ended.is_set():
+            self._seen = self._n_calls, now, 0
+            was_held, self._is_held = self._is_held, False
+            return "the driver answers again: events of GPUs arrive" if was_held else ""
+        self._seen = n_calls, since, looks + 1
+        if self._is_held or looks < _HELD_LOOKS or now - since < _HELD_S:
+            return ""
+        self._is_held = True  # safeguard: held-wait-said-once
+        return f"events of GPUs do not arrive: a call of the driver that waits for them hangs for {now - since:.0f} s"
 
     def register(self) -> bool:
         """Register for the events of all GPUs, and report which are absent. Return False if all are."""
@@ -114,6 +135,7 @@ class GpuEvents:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
+            self._n_calls += 1
             try:
                 self.take(WAIT_MS)  # safeguard: every-event-posted
             except self._nvml.NVMLError as error:

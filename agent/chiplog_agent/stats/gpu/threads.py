@@ -71,6 +71,9 @@ class GpuThreads:
         """Request a sample of each device. A device that is still busy takes this as its next request."""
         for worker in self._workers:
             worker.event.set()
+        events = self._events  # another thread replaces them
+        if events is not None and (line := events.look(time.monotonic())):
+            self.box.post(["line", line, "warning"])
 
     def note_lost(self, uuids: Iterable[str], reason: str) -> None:
         """Declare devices lost, once each until they are back."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog_agent.stats.gpu.events import WAIT_MS
+from chiplog_agent.stats.gpu.events import WAIT_MS, GpuEvents
 from chiplog_agent.stats.gpu.threads import _STOP_WAIT_S
 from chiplog_agent.stats.sampler_process import DeviceEvent, Message
 from tests.support.gpu_sampler import GPU0, GPU1, GPU2, GpuSampler, events, lines, of
@@ -70,6 +70,19 @@ def test_a_wait_for_events_that_fails_is_one_line_and_events_continue_when_it_wo
     messages += node.run(lambda messages: bool(codes(messages)))
     assert len([line for line in lines(messages) if "events of GPUs are absent" in line]) == 1
     assert codes(messages) == [(GPU0, 13)]
+
+
+@proves("held-wait-said-once", "a wait for events that hangs is one line", value="False")
+def test_a_wait_for_events_that_hangs_is_one_line_and_so_is_its_end() -> None:
+    """A process that stood still for a minute has looked once in between."""
+    watched = GpuEvents(None, {}, list, print, print)
+    told = []
+    for second, n_calls in [*enumerate(range(30)), *((at, 30) for at in range(90, 130)), (130, 31), (131, 32)]:
+        watched._n_calls = n_calls
+        if line := watched.look(float(second)):
+            told.append((second, line))
+    assert [second for second, _ in told] == [100, 130]
+    assert "hangs for 10 s" in told[0][1] and "arrive" in told[1][1]
 
 
 @proves("last-events-taken", "what happened until NVML is shut down is posted", condition=False)
