@@ -144,7 +144,8 @@ def verify(store: "DeltaStore") -> None:
 def compact(store: "DeltaStore") -> None:
     """Remove deleted rows, and merge the pieces of all days now.
 
-    Running collectors do so at 200 pieces a table.
+    Running collectors do so at 200 pieces a table. Of the newest day a few pieces may wait, whose rows are few beside
+    those of the file that they would be merged with.
     """
     from chiplog_collector.store.compaction import compact as compact_table
     from chiplog_collector.store.compaction import delete_rows, read_deletions
@@ -164,7 +165,7 @@ def compact(store: "DeltaStore") -> None:
             while done := compact_table(store, table, order, scratch, pieces_min=0):
                 merged = f"{done.n_pieces:,} pieces merged, files: {done.n_files:,}"
                 click.echo(f"{table} of {done.day}: {merged}, {done.n_rows:,} rows")
-    click.echo("no deleted row is left in the files, and no piece is left to merge")
+    click.echo("no deleted row is left in the files, and no piece is left worth a merge")
 
 
 @store.command()

@@ -21,6 +21,9 @@ from chiplog_collector.store.published_tables import DELETIONS, UNOWNED, live_ro
 
 PIECES_MAX = 200  # half an hour of pieces: what a reader opens at most for one day that is not compacted
 SLICE_ROWS = 4_000_000  # of a new file: some 16 MB, sorted within the memory of one engine; readers fetch files whole
+# A file is merged with smaller ones that have a quarter of its rows together. So a row is rewritten a few times, not
+# with each merge, as in the tiers of a log-structured merge tree; https://doi.org/10.1007/s002360050048 has the sums.
+_LARGER_MAX = 4
 REWRITTEN_BYTES = 1 << 30  # of the files that one commit rewrites because of deletions
 _SLICED_BY = 3  # columns: run, key and producer of a series
 _ALL = "true"  # the condition that a row stays
@@ -64,7 +67,8 @@ def compact(
 ) -> Compacted | None:
     """Compact the pieces of the log and day that have the most, if the table has enough of them.
 
-    Files of that log and day that are less than half full are merged with them.
+    Files of that log and day that are less than half full are merged with them. On the newest day, which goes on, the
+    larger ones wait until there is more to merge with them.
 
     Args:
         store: The store.
@@ -84,6 +88,9 @@ def compact(
     for file in files:
         if file.is_piece or file.n_rows < SLICE_ROWS // 2:
             groups[(file.day, file.log)].append(file)  # safeguard: logs-compacted-apart
+    newest = max((file.day for file in files), default="")
+    for group in [group for group in groups if group[0] == newest]:
+        groups[group] = _smaller(groups[group])  # safeguard: large-file-waits-for-rows
     (day, _), chosen = max(groups.items(), key=lambda group: _worth(group[1]), default=(("", ""), []))
     if not _worth(chosen):
         return None
@@ -92,6 +99,18 @@ def compact(
         store.replace(table, chosen, new)
         n_rows = sum(file.n_rows for file in chosen)
         return Compacted(table, day, sum(file.is_piece for file in chosen), len(new), n_rows)
+
+
+def _smaller(files: Sequence[StoredFile]) -> list[StoredFile]:
+    """Return the pieces, and the files that have at most _LARGER_MAX times the rows of all that are smaller."""
+    chosen: list[StoredFile] = []
+    n_rows = 0
+    for file in sorted(files, key=lambda file: (not file.is_piece, file.n_rows)):
+        if not file.is_piece and file.n_rows > _LARGER_MAX * n_rows:
+            break
+        chosen.append(file)
+        n_rows += file.n_rows
+    return chosen
 
 
 def _worth(files: Sequence[StoredFile]) -> int:

@@ -64,7 +64,7 @@ def test_compact_merges_all_pieces_and_verify_finds_no_fault(url: str) -> None:
     assert "metrics: 30 rows, files: 3\n" in before.output
     assert f"metrics of {DAY}: 3 pieces merged, files: 1, 30 rows\n" in run("compact", url).output
     assert "metrics: 30 rows, files: 1\n" in run("verify", url).output
-    assert run("compact", url).output == "no deleted row is left in the files, and no piece is left to merge\n"
+    assert run("compact", url).output == "no deleted row is left in the files, and no piece is left worth a merge\n"
     assert run("vacuum", url).output == "no file is left that no snapshot of the last 7 days names\n"
 
 

@@ -265,6 +265,30 @@ def test_small_files_are_merged_again_and_full_ones_are_not(lake: Lake, monkeypa
         pass
 
 
+@proves("large-file-waits-for-rows", "a few rows do not have a large file of the newest day rewritten")
+def test_a_large_file_of_the_newest_day_waits_for_a_quarter_of_its_rows(lake: Lake) -> None:
+    for _ in range(20):
+        lake.add()
+    lake.compact()
+    [large] = lake.files()
+    rewritten = []
+    for _ in range(20):
+        lake.add()
+        done = lake.compact(pieces_min=0)
+        rewritten.append(0 if done is None else done.n_rows)
+    assert rewritten[0] == 0, "one piece is not worth a commit"
+    assert sum(rewritten[:4]) < 1200
+    assert rewritten[4] == 1200 + 5 * 60
+    assert sum(rewritten) < 10_000, "not 36,600, as of 20 merges with the large file"
+    assert large not in lake.files()
+    lake.add()
+    lake.add(day="2026-11-29")
+    while lake.compact(pieces_min=0):
+        pass
+    assert [path.count("compacted-") for path in sorted(lake.files())] == [1, 0], "a day that is over is merged"
+    assert len(lake.rows()) == 60 * 42
+
+
 def test_a_call_of_optimize_is_nowhere() -> None:
     """Of deltalake 1.6.6, two at once both commit, and every row is there twice."""
     package = Path(compaction.__file__).parents[1]
