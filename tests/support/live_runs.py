@@ -32,7 +32,12 @@ def fill_live_runs(database: duckdb.DuckDBPyConnection) -> None:
     phase = f"CASE WHEN {behind} THEN 'forward' WHEN run_id = 'even' AND rank = 2 THEN 'data' ELSE 'all_reduce' END"
     body = Sql(f"json_object('phase', {phase}, 'step', 30, 'since_us', epoch_us({NOW} - to_seconds(55)))")
     build.event("phase_open", "in phase", body=body, seq=9, at=-50, where="run_id <> 'healthy'")
-    for kind, level, ago_s in (("gpu.xid", "error", 40), ("gpu.back", "info", 20), ("gpu.lost", "error", 3_600)):
+    for kind, level, ago_s in (
+        ("gpu.lost", "error", 3_600),
+        ("gpu.xid", "error", 40),
+        ("device_stale", "warning", 30),
+        ("gpu.back", "info", 20),
+    ):
         of_gpu = {
             "level": level,
             "body": Sql("json_object('device', p.gpus[1])"),

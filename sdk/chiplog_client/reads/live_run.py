@@ -71,10 +71,16 @@ WHERE ts > $since AND name IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.
                                'process.memory.usage')
 GROUP BY node, device, name
 """
-# The newest trouble of a GPU of the run.
+# The newest trouble of a GPU of the run. One that is back, or answers again, is none.
 _GPU_EVENT = """
-SELECT label, kind, ts, message, body->>'advice' AS advice FROM reads.gpu_events
-WHERE run_id = $run AND ts > $since AND level <> 'info' ORDER BY ts DESC, label LIMIT 1
+SELECT label, kind, ts, message, body->>'advice' AS advice FROM reads.gpu_events e
+WHERE run_id = $run AND ts > $since AND level <> 'info' AND NOT (
+    kind IN ('gpu.lost', 'device_stale') AND EXISTS (
+        FROM reads.gpu_events b
+        WHERE b.run_id = $run AND b.node = e.node AND b.device = e.device AND b.kind = 'gpu.back' AND b.ts >= e.ts
+    )
+)
+ORDER BY ts DESC, label LIMIT 1
 """
 _GOODPUT = "SELECT goodput FROM goodput WHERE run_id = $run"
 
@@ -168,8 +174,9 @@ class LiveRun:
             if row.is_running:
                 _add_samples(row, source, by_device)
         judge(rows)
-        gpu_events = ask(_GPU_EVENT, since=now - timedelta(seconds=GPU_EVENTS_S))
         first = ranks[0]
+        has_ended = first["run_state"] != "running"  # then the verdict names what mattered
+        gpu_events = [] if has_ended else ask(_GPU_EVENT, since=now - timedelta(seconds=GPU_EVENTS_S))
         created, ended = first["created_at"], first["run_ended_at"]
         return Frame(
             run_id=self.run_id,

@@ -68,6 +68,30 @@ def test_a_frame_has_the_newest_trouble_of_a_gpu_of_its_labels(client: Client) -
     assert even is not None and even.gpu_event is None
 
 
+def test_a_run_that_has_ended_shows_no_trouble_of_a_gpu(tmp_path: Path) -> None:
+    """What its GPUs do later is another run's."""
+    with hand_written(tmp_path) as database:
+        build = RunBuilder(database, NOW)
+        build.run("r")
+        build.ranks(
+            "r",
+            1,
+            node="n",
+            agent_node="n",
+            pid=1,
+            gpus=["GPU-1"],
+            started_s=-300,
+            ended_s=-60,
+            state="finished",
+            exit_code=0,
+        )
+        build.event("device_stale", level="warning", body={"device": "GPU-1"}, seq=1, at=-50)
+    with connect(dir=tmp_path, start=False) as client:
+        assert client.sql("SELECT kind FROM gpu_events WHERE run_id = 'r'").rows() == [{"kind": "device_stale"}]
+        frame = LiveRun("r").read(client)
+    assert frame is not None and frame.state == "finished" and frame.gpu_event is None
+
+
 def test_at_the_same_step_the_open_phases_show_which_label_hangs(client: Client) -> None:
     frame = LiveRun("even").read(client)
     assert frame is not None
