@@ -13,6 +13,7 @@
  *   bare1                      GPU 1 supports memory and nothing else
  *   fast1                      GPU 1 has more cores than the others
  *   mig1                       GPU 1 is in MIG mode, with two instances
+ *   modefails1                 the MIG mode of GPU 1 cannot be read: 999
  *   pid0=123:500               process 123 holds 500 MiB of GPU 0; `m0` for GPU 1's first MIG instance; any number
  *   busy0=123:40               process 123 uses 40 % of GPU 0, from a new sample at each query; any number
  *   f0.198=5                   field 198 of GPU 0 has this value; f0.198=no: it is not supported; f0.198=fails: 999
@@ -338,6 +339,7 @@ int nvmlDeviceGetMaxClockInfo(void *device, int type, unsigned *megahertz) {
 
 int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
     *current = *pending = told_of("mig", device);
+    if (told_of("modefails", device)) return UNKNOWN;
     return enter(device, 1);
 }
 

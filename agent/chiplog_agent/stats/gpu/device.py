@@ -6,7 +6,14 @@ from chiplog_agent.stats.frames import Gpu, MigDevice
 from chiplog_agent.stats.gpu.device_sample import Group, NvmlDevice
 from chiplog_agent.stats.gpu.events import GpuEvents, Post
 from chiplog_agent.stats.gpu.facts import gpu_facts
-from chiplog_agent.stats.gpu.nvml import GpuUnavailableError, Handle, gpu_places, kernel_gpus, load
+from chiplog_agent.stats.gpu.nvml import (
+    GpuUnavailableError,
+    Handle,
+    dead_codes,
+    gpu_places,
+    kernel_gpus,
+    load,
+)
 from chiplog_agent.stats.gpu.processes import DeviceUse
 from chiplog_agent.stats.gpu.readings import DeviceReadings
 
@@ -35,6 +42,9 @@ class GpuStats:
         self.lines: list[str] = []  # reasons why a device is missing
         self.places: dict[str, str] = {}  # place → UUID
         self.lost: dict[str, str] = {}  # place → reason, of GPUs that were lost when NVML was initialised
+        self.lines_of_mig: list[str] = []  # the same of MIG instances, once they have been described
+        without_mig = self._nvml.NVML_ERROR_NOT_SUPPORTED, self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND  # before Ampere
+        self._silent = {*without_mig, *dead_codes(self._nvml)}  # samples report what is lost
         self._has_failed = False
         self._rearranged: set[str] = set()  # GPUs whose MIG mode or instances have changed
         self.signature = self.inspect()
@@ -70,8 +80,10 @@ class GpuStats:
         for uuid, device in list(self._devices.items()):
             try:
                 is_on, instances = self._instances(device.handle)
-            except self._nvml.NVMLError:
-                is_on, instances = False, []  # a GPU before Ampere
+            except self._nvml.NVMLError as error:
+                is_on, instances = False, []
+                if error.value not in self._silent:
+                    self.lines_of_mig.append(f"MIG instances of {uuid} are absent: {error}")
             device.layout = _layout(is_on, instances)
             for instance, handle in instances:
                 of = NvmlDevice(self._nvml, handle, parent=device.handle, gpu_instance=instance.gpu_instance)

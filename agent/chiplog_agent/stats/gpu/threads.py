@@ -186,6 +186,7 @@ class GpuThreads:
         self._events.start()
         self._start_workers(stats)
         gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
+        self._emit("mig", *stats.lines_of_mig)
         self._start_workers(stats)  # of MIG instances
         self._forget_instances(stats)
         self._note_lost_places(stats.lost)

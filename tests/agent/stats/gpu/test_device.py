@@ -129,6 +129,16 @@ def test_a_changed_mig_mode_enumerates_again_and_loses_nothing(node: GpuSampler)
     assert not [message for message in messages if isinstance(message, DeviceEvent | DeviceStale)]
 
 
+def test_a_mig_mode_that_cannot_be_read_is_one_line_until_it_can(node: GpuSampler) -> None:
+    node.tell("mig1 modefails1")
+    node.feed.start()
+    messages = node.run(lambda found: len(of(found, GPU1)) >= 30 and bool(tables(found)))
+    assert [text for text in lines(messages) if "MIG" in text] == [f"MIG instances of {GPU1} are absent: Unknown Error"]
+    node.tell("mig1")
+    messages = node.run(lambda found: all(len(of(found, uuid)) >= 2 for uuid in MIG))
+    assert not [text for text in lines(messages) if "MIG" in text]
+
+
 def test_two_gpus_with_one_uuid_are_one_and_a_line_says_so(node: GpuSampler) -> None:
     node.tell("twins")
     node.feed.start()
