@@ -439,6 +439,8 @@ class AgentDaemon:
             credit_bytes=self._credit,
             late_s=self._samples.take_late_s(),
             samples_dropped=self._samples.n_dropped + self._batcher.samples_dropped,  # the latter not declared yet
+            gpus=self._samples.n_gpus,
+            gpus_released=self._samples.is_released,
             gpus_lost=len(self._samples.lost_gpus),
             gpus_stale=len(self._samples.stale_gpus),
             fatal_xids=self._samples.n_fatal_xids,

@@ -28,6 +28,7 @@ from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, file_system_type
 SUBSTITUTE_PREFIX = "/var/tmp/chiplog-"  # a disk of this node that, unlike /tmp, survives a reboot
 SOCKET_PATH_BYTES_MAX = 100  # sockaddr_un holds 107 and the final zero; libzmq needs some of them
 LOCAL_DIR = "CHIPLOG_LOCAL_DIR"
+GPUS_RELEASED = "gpus-released"
 SAME = "same"  # its value for a CHIPLOG_DIR on a disk of this node
 _log = logging.getLogger("chiplog")
 _has_warned_homeless = False
@@ -69,6 +70,11 @@ class Paths:
     def agent_link(self) -> Path:
         """File with the agent's report on its link to the collector; see link_status."""
         return self.agent / "link"
+
+    @property
+    def gpus_released(self) -> Path:
+        """File that exists while an operator wants the agent to leave the GPUs closed."""
+        return self.agent / GPUS_RELEASED
 
     @property
     def outbox(self) -> Path:

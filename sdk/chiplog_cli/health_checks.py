@@ -184,6 +184,8 @@ def _limits(where: Paths) -> Finding:
 def _gpu(where: Paths) -> Finding:
     import ctypes
 
+    if (released := released_gpus(where)) is not None:
+        return Finding("gpu", WARNING, released, "chiplog agent gpu resume")
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -287,6 +289,16 @@ def _journals(where: Paths) -> Finding:
         found = f"{offline} {'journal was' if offline == 1 else 'journals were'} recorded offline"
         return Finding("journals", WARNING, found, "chiplog sync delivers what was recorded offline")
     return Finding("journals", OK, "nothing waits")
+
+
+def released_gpus(where: Paths) -> str | None:
+    """Return since when an operator has the agent leave the GPUs closed; None if none has."""
+    try:
+        since_s = where.gpus_released.stat().st_mtime
+    except OSError:
+        return None
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(since_s))
+    return f"released since {since}, without samples and XIDs until: chiplog agent gpu resume"
 
 
 def _last_modified(directory: Path) -> float:

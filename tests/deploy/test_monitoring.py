@@ -25,7 +25,7 @@ from tests.support.waiting import WAIT_S, wait_until
 FOLDER = Path(__file__).parents[2] / "deploy/monitoring"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-ALERTS = """GpuLost GpuStale XidFatal ThermalThrottling RowRemapPending GpuNeedsRecovery
+ALERTS = """GpuLost GpuStale GpusReleased XidFatal ThermalThrottling RowRemapPending GpuNeedsRecovery
 TargetDown SpoolFilling DataRefused NodeSilent ApplyLag DiskFullIn24h IndexRestarting"""
 EXPOSED = {f"{metric.exposed[0]}{'_total' if metric.is_counter else ''}" for metric in SYSTEM_METRICS.values()}
 RANK = (

@@ -32,6 +32,8 @@ class Counts:
     credit_bytes: int = 0
     late_s: float = 0.0
     samples_dropped: int = 0
+    gpus: int = 0  # that are sampled
+    gpus_released: bool = False
     gpus_lost: int = 0
     gpus_stale: int = 0
     fatal_xids: int = 0
@@ -84,6 +86,8 @@ class AgentHealth:
             "chiplog.agent.credit": counts.credit_bytes,
             "chiplog.agent.sample_late": counts.late_s,
             "chiplog.agent.samples_dropped": counts.samples_dropped,
+            "chiplog.agent.gpus": counts.gpus,
+            "chiplog.agent.gpus_released": counts.gpus_released,
             "chiplog.agent.gpus_lost": counts.gpus_lost,
             "chiplog.agent.gpus_stale": counts.gpus_stale,
             "chiplog.agent.fatal_xids": counts.fatal_xids,

@@ -96,6 +96,8 @@ class SampleIntake:
         self.n_dropped = 0  # samples, declared so far
         self.n_fatal_xids = 0
         self.lost_gpus: set[str] = set()  # UUIDs, until they are back; MIG instances also until they are removed
+        self.is_released = False  # whether an operator wants the GPUs closed
+        self._gpus: tuple[Gpu, ...] = ()
         self.stale_gpus: set[str] = set()  # UUIDs of those that do not answer, until they do or are lost
         self._parents: dict[str, str] = {}  # MIG instance → its GPU
         self._addresses: dict[str, str] = {}  # GPU → its PCI address, also while it is lost
@@ -109,6 +111,13 @@ class SampleIntake:
     def samples_host(self) -> bool:
         """Whether this agent samples the host and its GPUs, of all agents of the node."""
         return self._lease.is_held
+
+    @property
+    def n_gpus(self) -> int:
+        """How many GPUs this agent samples now."""
+        if self.is_released or not self._lease.is_held:
+            return 0
+        return sum(gpu.uuid not in self.lost_gpus | self.stale_gpus for gpu in self._gpus)
 
     @property
     def sampler_pid(self) -> int | None:
@@ -210,7 +219,7 @@ class SampleIntake:
 
     def _follow_release(self) -> None:
         """Close or open the GPUs as an operator has asked, and confirm that they are closed."""
-        is_set = self._release.is_set
+        self.is_released = is_set = self._release.is_set
         if self._sampler is not None:
             self._sampler.release_gpus(is_set)
         is_closed = self._sampler is None or self._sampler.has_closed_gpus
@@ -244,6 +253,7 @@ class SampleIntake:
                 _log.warning("%s", message)
                 self._batcher.notice(kind, "warning", message, {"device": device}, now, now_us())
             case Gpus(gpus):
+                self._gpus = gpus
                 self._claims.set_gpus(gpus)
                 self._forget_instances(gpus)
             case NodeFacts(facts):
@@ -274,7 +284,8 @@ class SampleIntake:
         if self._facts != self._told_facts and self._samples_node and self._lease.is_held:
             self._told_facts = self._facts
             n_gpus = len(self._facts.get("gpus", []))
-            text = f"{self._node}: {n_gpus} GPU{'' if n_gpus == 1 else 's'}, kernel {self._facts.get('kernel', '?')}"
+            gpus = "GPUs released" if self.is_released else f"{n_gpus} GPU{'' if n_gpus == 1 else 's'}"
+            text = f"{self._node}: {gpus}, kernel {self._facts.get('kernel', '?')}"
             self._batcher.notice("node_facts", "info", text, self._facts, now, now_us())
 
     def _report_changes(self, sample: Sample, now: float) -> None:

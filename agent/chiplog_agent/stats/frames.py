@@ -4,7 +4,7 @@
          0     4  length   little-endian, of the value; at most FRAME_BYTES_MAX
          4     n  value    a msgpack array whose first element names its kind
 
-From the sampler: `["sample", ts_us, device, [name …], [value …]]`, `["line", text]`, `["line", text, "warning"]`,
+From the sampler: `["sample", ts_us, device, [name …], [value …]]`, `["line", text]`, `["line", text, level]`,
 `["stale", device]`, `["event", kind, level, text, device, body]`, text without the device and body a map;
 `["gpus", [[uuid, speed, [[uuid, GPU instance, compute instance] …]] …]]`: all of the node in NVML's order, with their
 MIG instances; `["holders", pid, [uuid …]]`: the GPUs that a rank's tree uses; `["facts", map]`: what the node is.

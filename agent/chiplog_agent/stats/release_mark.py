@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-_NAME = "gpus-released"
+from chiplog_schemas.paths import GPUS_RELEASED
+
 _CLOSED = "closed\n"
 
 
@@ -11,7 +12,7 @@ class ReleaseMark:
     """The file, which outlives agents and restarts. folder: the agent's. Methods that write raise OSError."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / _NAME
+        self._path = folder / GPUS_RELEASED
         self._was_set = False
 
     @property

@@ -352,7 +352,7 @@ class SamplerProcess:
                     self._messages.append(Sample(ts_us, device, self._intern(tuple(names)), tuple(values)))
                 else:
                     self.bad_frames += 1
-            case ["line", str() as text, *levels] if levels in ([], ["warning"]):
+            case ["line", str() as text, *levels] if levels in ([], ["info"], ["warning"]):
                 self._messages.append(SamplerLog(text, *levels))
             case ["stale", str() as device] if len(device) <= _DEVICE_CHARS_MAX:
                 self._messages.append(DeviceStale(device))

@@ -161,6 +161,20 @@ def test_a_gpu_that_does_not_answer_is_counted_until_it_answers_again_or_is_lost
     assert intake.notices() == ["device_stale", "device_stale", "sampler", "gpu.back", "gpu.lost", "gpu.back"]
 
 
+def test_the_gpus_that_are_sampled_are_counted(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    intake.samples._take_sample(Gpus(tuple(Gpu(f"GPU-{number}", 1.0) for number in range(4))), 0.0)
+    assert intake.samples.n_gpus == 0, "another agent samples them"
+    assert intake.samples._lease.poll(0.0)
+    intake.samples._take_sample(DeviceStale("GPU-1"), 0.0)
+    intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "lost", "GPU-2"), 0.0)
+    assert (intake.samples.n_gpus, intake.samples.is_released) == (2, False)
+    monkeypatch.setattr(ReleaseMark, "is_set", True)
+    intake.samples._follow_release()
+    intake.samples._take_sample(NodeFacts({"kernel": "6.1"}), 0.0)
+    intake.samples._tell_facts(0.0)
+    assert (intake.samples.n_gpus, intake.samples.is_released) == (0, True)
+
+
 def test_a_lost_gpu_that_a_new_sampler_finds_lost_is_one_event(intake: Intake) -> None:
     for _ in range(2):
         intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "GPU-1 is lost", "GPU-1"), 0.0)

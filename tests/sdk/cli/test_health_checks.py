@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_cli import health_checks
-from chiplog_cli.health_checks import CHECKS, ERROR, OK, WARNING, directory_bytes, run_checks
+from chiplog_cli.health_checks import CHECKS, ERROR, OK, WARNING, directory_bytes, released_gpus, run_checks
 from chiplog_client import daemons
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
@@ -294,6 +294,15 @@ def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None
         wait_until(found_old, "a warning, once nothing writes into the journal")
     finally:
         node.agent.send_signal(signal.SIGCONT)
+
+
+def test_released_gpus_are_a_warning(where: Paths) -> None:
+    assert released_gpus(where) is None
+    where.gpus_released.touch()
+    os.utime(where.gpus_released, (86_400, 86_400))
+    found = findings(where.root)["gpu"]
+    assert (found.verdict, found.remedy) == (WARNING, "chiplog agent gpu resume")
+    assert "since 1970-01-02 00:00 UTC" in found.found
 
 
 def test_a_store_is_probed_if_one_is_named(where: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ class GpuUnavailableError(RuntimeError):
 
     has_library: whether the driver's library exists. is_stale: whether its version differs from the one loaded here.
     is_unloaded: whether the kernel has no driver. lost: place → reason of GPUs that NVML counts as lost.
+    is_fault: whether the driver refuses what it should allow.
     """
 
     def __init__(
@@ -33,9 +34,11 @@ class GpuUnavailableError(RuntimeError):
         is_stale: bool = False,
         is_unloaded: bool = False,
         lost: Mapping[str, str] | None = None,
+        is_fault: bool = False,
     ) -> None:
         super().__init__(message)
         self.lost = lost or {}
+        self.is_fault = is_fault
         self.has_library = has_library
         self.is_stale = is_stale
         self.is_unloaded = is_unloaded
@@ -140,5 +143,7 @@ def load() -> Nvml:
         is_stale = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
         is_unloaded = error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
         message = f"hw.* is absent: NVML cannot be initialised: {error}"
-        raise GpuUnavailableError(message, is_stale=is_stale, is_unloaded=is_unloaded) from error
+        raise GpuUnavailableError(
+            message, is_stale=is_stale, is_unloaded=is_unloaded, is_fault=not is_unloaded
+        ) from error
     return pynvml

@@ -171,7 +171,7 @@ class GpuThreads:
                 self.note_unloaded()
             self.note_lost(self._known, str(error))
             self._note_lost_places(error.lost)
-            self._emit("nvml", str(error))
+            self._emit("nvml", str(error), level="warning" if error.is_fault else "info")
         except Exception as error:  # an unknown version of pynvml; the host's samples continue
             self._emit("nvml", f"hw.* is absent: {type(error).__name__}: {error}")
         else:
@@ -216,11 +216,11 @@ class GpuThreads:
             worker.start()
         self._workers += tuple(fresh)
 
-    def _emit(self, about: str, *lines: str) -> None:
+    def _emit(self, about: str, *lines: str, level: str = "info") -> None:
         """Post reasons, unless they are the same as last time."""
         if lines != self._reported.get(about, ()):
             self._reported[about] = lines
-            self.box.post(*(["line", line] for line in lines))
+            self.box.post(*(["line", line, level] for line in lines))
 
     def _stop_workers(self) -> bool:
         """End the threads of devices and events. Return False, and leave devices running, if one is inside a call."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chiplog.journal.reachability import probe
-from chiplog_cli.health_checks import directory_bytes
+from chiplog_cli.health_checks import directory_bytes, released_gpus
 from chiplog_cli.output import FORMATS, Output, output_options
 from chiplog_cli.store_outbox import store_outbox
 from chiplog_cli.tables.tables import plain_cell
@@ -65,6 +65,7 @@ def _collect_status(where: Paths) -> dict[str, object]:
         "agent_named": _named(),
         **_link(where, agent_pid),
         "collector_pid": daemons.daemon_pid(where, daemons.COLLECTOR) or None,
+        "gpus": released_gpus(where),
         "data_served": daemons.goes_elsewhere(where) or served_elsewhere(where) or None,
         "ranks_logging": sum(map(_is_rank_journal, alive)),
         "journals_waiting": len(journals) - len(alive),

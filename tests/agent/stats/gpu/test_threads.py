@@ -11,6 +11,7 @@ from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
     DeviceStale,
     Message,
+    SamplerLog,
     SamplerProcess,
 )
 from tests.support.gpu_sampler import GPU0, GPU1, GPU2, GpuSampler, collect, events, lines, of, tables
@@ -137,13 +138,14 @@ def reasons(messages: list[Message]) -> list[str]:
     return [text for text in lines(messages) if "has not finished its start" not in text]
 
 
-@pytest.mark.parametrize("words", ["no_driver", "no_permission"])
-def test_a_node_without_usable_nvml_says_why_in_one_line(node: GpuSampler, words: str) -> None:
+@pytest.mark.parametrize(("words", "level"), [("no_driver", "info"), ("no_permission", "warning")])
+def test_a_node_without_usable_nvml_says_why_in_one_line(node: GpuSampler, words: str, level: str) -> None:
     node.tell(words)
     node.feed.start()
     messages = node.run(lambda messages: len(of(messages, "")) >= 5 and bool(reasons(messages)))
     assert len(reasons(messages)) == 1
     assert reasons(messages)[0].startswith("hw.* is absent: NVML cannot be initialised")
+    assert SamplerLog(reasons(messages)[0], level) in messages
 
 
 def test_a_node_without_the_library_says_so_in_one_line(node: GpuSampler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,13 @@ def test_where_nothing_runs_no_event_is_sent_and_nothing_is_made(ask: Any, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_released_gpus_are_a_line(ask: Any, tmp_path: Path) -> None:
+    mark = paths_for_root(tmp_path).gpus_released
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    assert "chiplog agent gpu resume" in ask(tmp_path, "--no-canary")[1]["gpus"]
+
+
 def test_people_read_lines_and_programs_read_csv(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["status", "--dir", str(tmp_path), "--no-canary"]) == 0
     shown = dict(re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines())
