@@ -327,9 +327,7 @@ _PIPELINE = (
     _pipeline("chiplog.agent.sample_late", "s", "Agent: latest sample of the host", "against its period, the worst"),
     _pipeline_count("chiplog.agent.samples_dropped", "{sample}", "Agent: dropped samples", "while the spool was full"),
     _pipeline("chiplog.agent.gpus", "{gpu}", "Agent: GPUs", "that it samples now"),
-    _pipeline(
-        "chiplog.agent.gpus_released", "1", "Agent: GPUs released", "1 from `chiplog agent gpu release` to `resume`"
-    ),
+    _pipeline("chiplog.agent.gpus_released", "{flag}", "Agent: GPUs released", "1 until `chiplog agent gpu resume`"),
     _pipeline("chiplog.agent.gpus_lost", "{gpu}", "Agent: lost GPUs", "gpu.lost without gpu.back"),
     _pipeline("chiplog.agent.gpus_stale", "{gpu}", "Agent: GPUs that do not answer", "device_stale without gpu.back"),
     _pipeline_count("chiplog.agent.fatal_xids", "{error}", "Agent: fatal XIDs of GPUs", "gpu.xid of level error"),
