@@ -312,6 +312,10 @@ class Client:
             run_id: The run.
             **fields: `name`, `notes`, `project`, `group`, `job_type`: texts; `tags`: a list of texts. None clears one.
 
+        Returns:
+            The `run_id`. Of a run that only other collectors of a store have, also the hosts that were `asked`: they
+            carry it out within a minute.
+
         Raises:
             QueryError: Nothing was changed; `kind` says why.
         """

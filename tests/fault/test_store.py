@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from chiplog_client.client import connect
 from chiplog_collector.store.delta_store import DeltaStore
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.process.file_lock import lock_holder_pid
@@ -168,6 +169,25 @@ def test_a_retired_log_that_returns_continues_under_a_new_id(bare_node: Node, la
     [former] = [beat.content["former"] for beat in store.heartbeats() if beat.log == ids[2]]
     assert former == [ids[1], ids[0]], "readers know that it continues these"
     check(lake, first=first, second=second, third=third)
+
+
+def test_a_run_is_edited_at_a_collector_that_has_no_part_of_it(bare_node: Node, lake: Path, tmp_path: Path) -> None:
+    node, first = bare_node, tmp_path / "first"
+    log_some(node.start(), first, "first")
+    wait_for(lake, first)
+    with Node(tmp_path / "second") as other:
+        other.start()
+        other.until("SELECT 1 FROM runs WHERE run_id = 'first'")
+        with connect(dir=other.root) as client:
+            assert client.edit_run("first", name="edited", tags=["a"])["asked"]
+        for each in (node, other):
+            query = "SELECT name, tags FROM runs WHERE run_id = 'first'"
+            each.until(query, lambda rows: rows == [{"name": "edited", "tags": ["a"]}])
+            each.until(
+                "SELECT run_id FROM events WHERE kind = 'run_edited'", lambda rows: rows == [{"run_id": "first"}]
+            )
+        stop(other)
+    stop(node)
 
 
 def check_outage(node: Node, lake: Path, **files: Path) -> None:

@@ -21,6 +21,7 @@ import zmq
 
 from chiplog_collector.index.changes.block_admission import BlockAdmission
 from chiplog_collector.index.changes.change_queue import ChangeQueue
+from chiplog_collector.index.changes.edit_requests import EditRequests
 from chiplog_collector.index.changes.store_requests import StoreRequests
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints
 from chiplog_collector.index.cleaning.hot_days import HotDays
@@ -220,6 +221,10 @@ class _Maintenance:
             self._requests = StoreRequests(requests, queue.submit, self._applied)
             if reader is not None:
                 reader.note_deletions = requests.note_news
+        self._edits = None
+        if store and reader is not None:
+            self._edits = EditRequests(reader.edits, queue.submit)
+            reader.note_edits = self._edits.note_news
         self._reader = reader
         if reader is not None:
             reader.start()
@@ -248,6 +253,8 @@ class _Maintenance:
             self._cleaner.turn(state, database.orphaned_contents, now, published, database.refused_records)
             if self._requests is not None:
                 self._requests.turn(state, now)
+            if self._edits is not None:
+                self._edits.turn(state, now)
         except (duckdb.Error, OSError, RuntimeError) as error:  # safeguard: failing-chores-wait
             if isinstance(error, duckdb.Error) and not is_disk_error(error):
                 raise

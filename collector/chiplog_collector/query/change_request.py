@@ -1,5 +1,9 @@
-"""A request that the writer answers, not a query thread: a change, or a wait for a position in the log."""
+"""A request that the writer answers, not a query thread: a change, or a wait for a position in the log.
 
+And what other collectors of a store have to do with changes.
+"""
+
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -58,6 +62,34 @@ class Elsewhere:
     hosts: tuple[str, ...]
     running: tuple[str, ...] = ()
     can_ask: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A row `run_edited` of `events`, of any log.
+
+    Attributes:
+        received_us: When its collector received it.
+        id: That of the request.
+        run_id: The run.
+        fields: The entries that were set; None clears one.
+    """
+
+    received_us: int
+    id: bytes
+    run_id: str
+    fields: Mapping[str, Any]
+
+
+def edit_of(received_us: int, body: str) -> Edit | None:
+    """Return the edit of a row of `events`; None if another collector wrote what is none."""
+    try:
+        about = json.loads(body)
+        id, run_id, fields = bytes.fromhex(about["request"]), about["run_id"], about["fields"]
+    except (ValueError, TypeError, KeyError):  # safeguard: foreign-edit-ends-no-index
+        return None
+    is_edit = len(id) == REQUEST_ID_BYTES and isinstance(run_id, str) and isinstance(fields, dict)
+    return Edit(received_us, id, run_id, fields) if is_edit else None
 
 
 Others = Callable[[str], Elsewhere | None]  # by run ID; None if no other collector has it

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from chiplog_collector.priority import lower_thread
-from chiplog_collector.query.change_request import Elsewhere
+from chiplog_collector.query.change_request import Edit, Elsewhere, edit_of
 from chiplog_collector.query.cold_needs import Need, read_relations
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
 from chiplog_collector.spanning.held_rows import CATALOG, HeldRows, quoted, small_tables
@@ -70,6 +70,7 @@ class StoreReader:
         self._former, self._former_end = ("", -1) if former is None else (former[0].hex(), former[1])
         self._directory = directory
         self.note_deletions: Callable[[], None] = lambda: None  # called when another log may have deleted something
+        self.note_edits: Callable[[], None] = lambda: None  # called when another log may have edited a run
         directory.mkdir(parents=True, exist_ok=True)
         [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
         _attach(connection, directory / "cache.duckdb")
@@ -119,6 +120,15 @@ class StoreReader:
             WHERE r.run_id = $run_id AND r.log <> $log"""
         [(hosts, running)] = self._asked.execute(query, {"run_id": run_id, "log": self._log_id}).fetchall()
         return Elsewhere(run_id, tuple(hosts), tuple(running or ()), not self._is_alone) if hosts else None
+
+    def edits(self) -> list[Edit]:
+        """Return the edits of runs that are rows of `events`, of all logs. Raises duckdb.Error."""
+        query = f"""SELECT epoch_us(ts), body FROM (
+                SELECT ts, kind, body FROM {CATALOG}.held.events WHERE log <> ?
+                UNION ALL SELECT ts, kind, body FROM "{self._main}".base.events)
+            WHERE kind = 'run_edited'"""
+        rows = self._asked.execute(query, [self._log_id]).fetchall()
+        return [edit for row in rows if (edit := edit_of(*row)) is not None]
 
     def start(self) -> None:
         """Start the thread. Its first look is right away."""
@@ -213,6 +223,8 @@ class StoreReader:
             self._held.load(self._copies(new, copies), replaced, renumbers=is_renumbered, finish=self._follow_shape)
         finally:
             shutil.rmtree(copies, ignore_errors=True)
+        if any(file.log != self._log_id for file in new.get("events", ())):
+            self.note_edits()
         self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, until)
         self.cold.seen.set()
         if is_renumbered:

@@ -40,7 +40,7 @@ _OUTAGE_S = 10.0  # a shorter one is a line in the output, and no event
 _RETIRED_LOOK_S = 60.0  # between two looks, before a piece: a process that was stopped may wake after days
 _RENEWAL_S = 60.0  # for the receiver to see that the log is retired; it looks every few seconds
 _DRAIN_S = 10.0  # at the end; the next start publishes the rest
-_STALLED_S = 3.0  # without a request at the end: many times what one takes, and bearable for who waits for the end
+_STALLED_S = 5.0  # without a request at the end: many times what one takes, and bearable for who waits for the end
 _log = logging.getLogger("chiplog.store")
 
 

@@ -6,7 +6,7 @@ without the deleted records.
 
     delete      {producers: [16 bytes, …], runs: [run ID, …], why: text, answer: bool}   to another collector's deletion
     restore     {producers: [16 bytes, …], runs: [run ID, …]}   they no longer count as deleted
-    edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
+    edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}, answer: bool}   likewise
     save_view   {name: text, view: JSON text, nil removes it}
     trim_system {until: µs}   system samples before it are deleted, and …
     roll_up     {first: µs, until: µs, every: µs}   … those between become their means over intervals of this length

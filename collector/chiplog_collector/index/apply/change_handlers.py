@@ -63,7 +63,8 @@ class Changes:
         message, body = applied
         row = (number, change.id, change.action.value, body.get("until", 0), body.get("every", 0))
         self._context.batch.add("changes", row)
-        if (kind := CHANGE_EVENTS.get(change.action)) is not None:
+        is_repeated = change.action is Action.EDIT and change.body.get("answer") is True  # its collector has the row
+        if (kind := CHANGE_EVENTS.get(change.action)) is not None and not is_repeated:  # safeguard: edit-has-one-row
             body = {"request": change.id.hex(), **body}
             self._context.emit_event(None, number, self._context.received_us, kind, "info", message, body)
 
@@ -112,7 +113,7 @@ class Changes:
         if unknown := set(fields) - set(values) - set(cleared):
             raise ValueError(f"field {short_repr(sorted(unknown, key=str)[0])} cannot be edited")
         run = self._state.runs.get(run_id)
-        if run is not None:  # else it was deleted since, or its records were
+        if run is not None:  # else other collectors have it, or it was deleted since, or its records were
             for name in [*values, *cleared]:
                 column = RUN_COLUMNS[name]
                 setattr(run, column, values.get(name, [] if column == "tags" else None))

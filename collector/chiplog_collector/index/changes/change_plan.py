@@ -3,7 +3,8 @@
     delete      {runs: [run ID, …], force: bool, why: text, answer: bool}    force: also runs with labels that have not
                 ended; answer: to a deletion of another collector
     restore     {producers: [16 bytes, …]}                     they may be recorded again
-    edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
+    edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}, answer: bool}
+                answer: to an edit at another collector
     save_view   {name: text, view: JSON text, nil removes it}
     trim_system {until: µs}                                    system samples before it are deleted
     roll_up     {first: µs, until: µs, every: µs}              those between become their means over intervals
@@ -209,9 +210,11 @@ def _plan_edit(state: State, id: bytes, arguments: dict[str, Any], elsewhere: Ot
     name, fields = arguments.get("run"), arguments.get("fields")
     if not isinstance(name, str) or not isinstance(fields, dict) or not fields:
         raise RequestRefused("an edit names a run and at least one field")
-    if name not in state.runs and (other := elsewhere(name)) is not None:
+    other = elsewhere(name) if name not in state.runs else None
+    if other is not None and not other.can_ask:
         raise RequestRefused(_only_read(other, "edit"))
-    run = _run_of(state, name)
+    # Of a run of others the record is a request to their collectors, which the table `events` of the store passes on.
+    run_id = _run_of(state, name).run_id if other is None else name
     typed = select_typed(fields, EDITABLE_FIELDS)
     for key, value in fields.items():
         if key not in EDITABLE_FIELDS:
@@ -226,7 +229,11 @@ def _plan_edit(state: State, id: bytes, arguments: dict[str, Any], elsewhere: Ot
     if cut:
         raise RequestRefused(f"{cut[0]} exceeds its limit; shorten it")
     fields = plain | {name: None for name in fields if name not in plain}
-    return _single(Change(id, Action.EDIT, {"run": run.run_id, "fields": fields}), {"run_id": run.run_id})
+    body: dict[str, Any] = {"run": run_id, "fields": fields}
+    if arguments.get("answer") is True:
+        body["answer"] = True
+    asked = {} if other is None else {"asked": list(other.hosts)}
+    return _single(Change(id, Action.EDIT, body), {"run_id": run_id, **asked})
 
 
 def _plan_view(id: bytes, arguments: dict[str, Any]) -> Plan:

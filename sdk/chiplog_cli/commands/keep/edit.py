@@ -49,10 +49,12 @@ def edit(
         if tags is not None or added or removed:
             old = list(before["tags"] or [])
             fields["tags"] = _tags_of(tags) if tags is not None else _changed_tags(run, old, added, removed)
-        client.edit_run(run, **fields)
+        asked = client.edit_run(run, **fields).get("asked")
     for name, value in fields.items():
         was = _text(before[_COLUMNS.get(name, name)])
         click.echo(f"{run_text(run, before['name'])}: {name} {was} → {_text(value)}")
+    if asked:
+        click.echo(f"the collector on {' and '.join(asked)} was asked, and carries it out within a minute", err=True)
 
 
 def _tags_of(text: str) -> list[str]:

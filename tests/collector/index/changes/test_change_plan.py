@@ -90,11 +90,14 @@ def test_a_run_of_other_collectors_is_deleted_by_a_request_that_names_no_produce
     with pytest.raises(RequestRefused, match="run on is running: rank7 is not over"):
         plan_request(state, ID, "delete", {"runs": ["on"]}, others.get)
     assert plan_request(state, ID, "delete", {"runs": ["on"], "force": True}, others.get).changes
-    with pytest.raises(RequestRefused, match="run far can only be read here; edit it at the collector on node-b"):
-        plan_request(state, ID, "edit", {"run": "far", "fields": {"name": "n"}}, others.get)
+    edited = plan_request(state, ID, "edit", {"run": "far", "fields": {"name": "n"}}, others.get)
+    assert edited.changes[0].body == {"run": "far", "fields": {"name": "n"}}
+    assert edited.info == {"run_id": "far", "asked": ["node-b"]}
     others["far"] = Elsewhere("far", ("node-b", "node-c"), can_ask=False)
     with pytest.raises(RequestRefused, match="only be read here; delete it at the collector on node-b or node-c"):
         plan_request(state, ID, "delete", {"runs": ["far"]}, others.get)
+    with pytest.raises(RequestRefused, match="only be read here; edit it at the collector on node-b or node-c"):
+        plan_request(state, ID, "edit", {"run": "far", "fields": {"name": "n"}}, others.get)
 
 
 def test_an_earlier_attempt_that_never_reported_its_end_does_not_keep_a_run() -> None:

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from chiplog_cli.commands.keep.edit import edit
 from chiplog_cli.commands.look.show import show
-from chiplog_client.client import connect
+from chiplog_client.client import Client, connect
 from chiplog_schemas.paths import Paths
 from tests.support.collector_log import whole
 from tests.support.kept_log import finished, kept_log
@@ -43,6 +43,13 @@ def test_fields_change_as_asked_and_others_stay(place: Paths) -> None:
         assert client.sql(ROW).tuples() == [("baseline", None, ["x", "y"], "q", "g", "train")]
         assert run_edit(place, "run-1", "--remove-tag", "x", "--add-tag", "z", "--job-type", "eval")[0] == 0
         assert client.sql(ROW).tuples() == [("baseline", None, ["y", "z"], "q", "g", "eval")]
+    asked = {"run_id": "run-1", "asked": ["node-a", "node-b"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "edit_run", lambda *_, **__: asked)
+        assert run_edit(place, "run-1", "--name", "far")[1] == [
+            "run-1 (baseline): name 'baseline' → 'far'",
+            "the collector on node-a and node-b was asked, and carries it out within a minute",
+        ]
     page = CliRunner().invoke(show, ["run-1", "--dir", str(place.root)])
     assert page.exit_code == 0 and "edited project, tags of run run-1" in page.output, page.output
 
