@@ -126,7 +126,8 @@ def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_com
 
 @pytest.mark.full
 def test_a_lost_gpu_is_an_error_event_of_its_node_and_so_is_its_return(watched: Watched) -> None:
-    query = "SELECT kind, level, body->>'device' AS device FROM events WHERE starts_with(kind, 'gpu.') ORDER BY ts"
+    query = """SELECT kind, level, body->>'device' AS device FROM events
+        WHERE kind IN ('gpu.lost', 'gpu.back') ORDER BY ts"""
     watched.control.write_text("lost1")
     found = watched.node.until(query, lambda rows: len(rows) == 1)
     assert found == [{"kind": "gpu.lost", "level": "error", "device": GPUS[1]}]

@@ -41,6 +41,8 @@ EVENT_KINDS = {
     "gpu.ecc_uncorrected": "GPU memory error",
     "gpu.reset": "GPU was reset",
     "gpu.row_remap_pending": "GPU asks for a reset",
+    "gpu.row_remap_failure": "GPU memory row not remapped",
+    "gpu.recovery_action": "GPU asks for recovery",
     "gpu.driver_unbind": "GPU driver unloaded",
     "no_collector": "collector out of reach",
     "found": "lost events arrived",

@@ -166,6 +166,8 @@ _EVENTS = {
     "gpu.driver_unbind": "driver unloaded",
     "gpu.ecc_uncorrected": "memory error",
     "gpu.row_remap_pending": "asks for a reset",
+    "gpu.row_remap_failure": "row not remapped",
+    "gpu.recovery_action": "asks for recovery",
     "device_stale": "no answer",
 }
 
