@@ -2,9 +2,14 @@
 
 import sys
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    Loader = MetaPathFinder = object  # importlib.abc would import ten modules more into each training
 
 # The former path of each module, and its path now; None: a package that is gone.
 FORMER = {
@@ -27,6 +32,9 @@ class FormerPaths(MetaPathFinder):
 
 
 class _Alias(Loader):
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to the import system."""
+
     def exec_module(self, module: ModuleType) -> None:
         path = FORMER[module.__name__]
         if path is not None:  # the import system returns what is in sys.modules afterwards
