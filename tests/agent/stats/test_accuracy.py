@@ -7,6 +7,7 @@ from tests.support.observed_rank import observe
 
 ERROR_MAX = 0.01
 ROUNDINGS_MAX = 3  # of the few samples here
+SAMPLES_MIN = 3  # for a median: a process that starts or ends just then is no error
 
 
 def test_statistics_agree_with_what_others_read_in_the_same_second(tmp_path: Path) -> None:
@@ -16,6 +17,9 @@ def test_statistics_agree_with_what_others_read_in_the_same_second(tmp_path: Pat
     wrong = {
         name: of
         for name, of in found.items()
-        if not of.is_counter and of.share > ERROR_MAX and of.error > ROUNDINGS_MAX * ROUNDING.get(name, 0.0)
+        if of.n >= SAMPLES_MIN
+        and not of.is_counter
+        and of.share > ERROR_MAX
+        and of.error > ROUNDINGS_MAX * ROUNDING.get(name, 0.0)
     }
     assert wrong == {}
