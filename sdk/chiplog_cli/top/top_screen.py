@@ -41,13 +41,14 @@ _STYLES = {
     Severity.HANGS: "bold red",
     Severity.STALLED: "red",
     Severity.WAITS: "yellow",
+    Severity.LATE: "yellow",
     Severity.SLOW: "yellow",
     Severity.STARTING: "dim",
     Severity.RUNNING: "",
     Severity.FINISHED: "green",
 }
 _CULPRITS = (Severity.FAILED, Severity.HANGS, Severity.STALLED, Severity.SLOW)  # of those that wait there are many
-_NEEDS_ATTENTION = (*_CULPRITS, Severity.WAITS)
+_NEEDS_ATTENTION = (*_CULPRITS, Severity.WAITS, Severity.LATE)
 HELP = """\
 s  sort: attention, rank, step, time, gpu, memory, seen     r  reverse
 /  filter by words: rank7, node-3, hangs, all_reduce        escape  no filter
@@ -59,6 +60,7 @@ hangs    no new step for 10 s and for 5 times the median step time; the label
          phase than most
 waits    no new step either; it is at the foremost step, another label hangs
 stalled  no label has a new step, and nothing shows which one is the cause
+late     nothing arrives from its node, no samples either: see chiplog status
 slow     more than 1.2 times the median step time
 
 idle       time since the last new step; seen: since the last event
@@ -105,6 +107,7 @@ _WORDS = {
     Severity.HANGS: "hanging",
     Severity.STALLED: "stalled",
     Severity.WAITS: "waiting",
+    Severity.LATE: "late",
     Severity.STARTING: "starting",
     Severity.FAILED: "failed",
     Severity.FINISHED: "finished",
@@ -165,6 +168,11 @@ def _attention(frame: Frame) -> Text:
         longest = max(row.idle_s or row.seen_s or 0.0 for row in stalled)
         all_of = "all running labels" if len(stalled) == sum(row.is_running for row in frame.rows) else _names(stalled)
         parts.append(f"no new step for {duration_text(longest)}: {all_of}; nothing shows which one is the cause")
+    if late := by_severity.get(Severity.LATE):
+        nodes = sorted({row.node or "" for row in late})
+        of = printable(nodes[0]) if len(nodes) == 1 else f"{len(nodes)} nodes"
+        silent = duration_text(min(row.seen_s or 0.0 for row in late))
+        parts.append(f"nothing has arrived from {of} for {silent}: telemetry is late, see `chiplog status`")
     text = printable(verdict["text"])
     if parts or verdict["has_failed"]:
         shown = [*parts, *([text] if text and (verdict["has_failed"] or verdict["is_slow"]) else [])]
@@ -205,8 +213,8 @@ def bytes_text(used: float | None, limit: float | None = None) -> str:
 def state_cell(row: RankRow) -> Text:
     """Return what a label does, with how long if that is too long."""
     text = row.status
-    if row.severity in (Severity.HANGS, Severity.STALLED, Severity.WAITS):
-        age = row.idle_s if row.step is not None else row.seen_s
+    if row.severity in (Severity.HANGS, Severity.STALLED, Severity.WAITS, Severity.LATE):
+        age = row.idle_s if row.step is not None and row.severity != Severity.LATE else row.seen_s
         text += f" {duration_text(age)}" if age is not None else ""
     return plain_cell(text, _STYLES[row.severity])
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from chiplog_client.client import Client
-from chiplog_client.reads.rank_states import RankRow, judge
+from chiplog_client.reads.rank_states import STALL_MIN_S, RankRow, judge
 from chiplog_client.reads.run_verdict import read_verdict
 from chiplog_client.reads.runs.label_names import label_names
 
@@ -19,6 +19,8 @@ STEP_MAX = (1 << 63) - 1
 _NOT_READ = -1  # a step
 OPENED_MAX = 4  # newest reports of open phases per label: phases enclose one another
 SAMPLES_S = 15  # age of the oldest shown sample of a device; agents sample each second
+SAMPLED_S = 3600  # a node without a sample for longer is not sampled
+LATE_PERIODS = 3.0  # samples that are missing: fewer may be on their way
 GPU_EVENTS_S = 900.0  # an event of a GPU is shown for this long
 QUERY_TIMEOUT_S = 10.0  # a frame that takes longer is cancelled, and the last one stays
 
@@ -70,6 +72,12 @@ SELECT node, device, name, arg_max(value, ts) AS value FROM system_samples
 WHERE ts > $since AND name IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.gpu.memory.limit',
                                'process.memory.usage')
 GROUP BY node, device, name
+"""
+# When the nodes were last sampled, and how often they are.
+_SAMPLED = """
+SELECT node, max(ts) AS ts, epoch_us(max(ts) - min(ts)) / 1e6 / nullif(count(*) - 1, 0) AS period_s
+FROM system_samples WHERE ts > $since AND device = '' AND name = 'system.memory.usage'
+AND list_contains($nodes::VARCHAR[], node) GROUP BY node
 """
 # The newest trouble of a GPU of the run. One that is back, or answers again, is none.
 _GPU_EVENT = """
@@ -173,7 +181,7 @@ class LiveRun:
         for row, source in zip(rows, ranks, strict=True):
             if row.is_running:
                 _add_samples(row, source, by_device)
-        judge(rows)
+        judge(rows, self._late_nodes(client, rows, now))
         first = ranks[0]
         has_ended = first["run_state"] != "running"  # then the verdict names what mattered
         gpu_events = [] if has_ended else ask(_GPU_EVENT, since=now - timedelta(seconds=GPU_EVENTS_S))
@@ -192,6 +200,24 @@ class LiveRun:
             verdict=self._verdict,
             gpu_event=_with_age(gpu_events[0], now) if gpu_events else None,
         )
+
+    def _late_nodes(self, client: Client, rows: list[RankRow], now: datetime) -> set[str]:
+        """Return the nodes from which nothing arrives: no event of a label, and no sample although it is sampled."""
+        seen_s: dict[str, list[float]] = {}
+        for row in rows:
+            if row.is_running and row.node is not None:
+                seen_s.setdefault(row.node, []).append(row.seen_s or 0.0)
+        silent = [node for node, seen in seen_s.items() if min(seen) > STALL_MIN_S]
+        if not silent:
+            return set()
+        named = {"nodes": silent, "since": now - timedelta(seconds=SAMPLED_S)}
+        found = client.sql(_SAMPLED, named, timeout_s=self.timeout_s).rows()
+        return {
+            row["node"]
+            for row in found
+            if row["period_s"] is not None
+            and (now - row["ts"]).total_seconds() > max(STALL_MIN_S, LATE_PERIODS * row["period_s"])
+        }
 
     def _has_other_steps(self, step: int, state: str, now: datetime) -> bool:
         """Return True if goodput and verdict may have changed since they were read, and that was long enough ago."""

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -18,10 +18,11 @@ class Severity(IntEnum):
     HANGS = 1
     STALLED = 2  # all labels stopped at the same step, and nothing shows which one is the cause
     WAITS = 3
-    SLOW = 4
-    STARTING = 5
-    RUNNING = 6
-    FINISHED = 7
+    LATE = 4  # nothing arrives from its node: what the label does now is unknown
+    SLOW = 5
+    STARTING = 6
+    RUNNING = 7
+    FINISHED = 8
 
 
 @dataclass
@@ -92,14 +93,16 @@ def row_values(row: RankRow) -> tuple[object, ...]:
     return tuple(getattr(row, attribute) for attribute, _ in _COLUMNS.values())
 
 
-def judge(rows: Sequence[RankRow]) -> None:
-    """Set the severity of each label.
+def judge(rows: Sequence[RankRow], late_nodes: Collection[str] = ()) -> None:
+    """Set the severity of each label. late_nodes: nodes from which nothing arrives.
 
     A label stalls if it has no new step for 10 s and for 5 times the median step time. Of the stalled labels those at a
     lower step than the foremost one hang, and the others wait. The foremost step may be that of a label that has
     finished. If all are at the foremost step, those hang that are not in the phase in which more than half of them are.
+    What runs on a late node is late, whatever its steps are.
     """
     running = [row for row in rows if row.is_running]
+    late = [row for row in running if row.node in late_nodes]
     typical = median_pace_s(running)
     limit = stall_limit_s(running)
     # Not of labels that failed: those that wait for a failed one may be behind it.
@@ -107,6 +110,8 @@ def judge(rows: Sequence[RankRow]) -> None:
     front = max((row.step for row in ahead if row.step is not None), default=None)
     for row in rows:
         row.severity = _severity_of(row, typical, limit, has_steps=front is not None)
+    for row in late:  # safeguard: late-telemetry-blames-no-label
+        row.severity = Severity.LATE
     stalled = [row for row in running if row.severity == Severity.STALLED]
     if not stalled:
         return

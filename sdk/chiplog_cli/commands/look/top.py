@@ -39,6 +39,7 @@ hangs    no new step for 10 s and for 5 times the median step time; the label is
          than most
 waits    no new step either; it is at the foremost step, another label hangs
 stalled  no label has a new step, and nothing shows which one is the cause
+late     nothing arrives from its node, no samples either: see chiplog status
 slow     takes more than 1.2 times the median step time
 
 \b

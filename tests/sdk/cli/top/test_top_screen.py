@@ -83,6 +83,17 @@ def test_the_heading_names_what_failed_first() -> None:
     assert heading(frame)[1].plain == "3 labels: 1 running, 2 failed  step 100  500ms/step  goodput 50%"
 
 
+def test_the_heading_points_to_status_when_nothing_arrives() -> None:
+    frame = frame_of(2)
+    for row in frame.rows:
+        row.idle_s = row.seen_s = 48.0
+    judge(frame.rows, {row.node for row in frame.rows if row.node})
+    assert heading(frame)[1].plain.startswith("2 labels: 2 late")
+    assert (
+        heading(frame)[2].plain == "nothing has arrived from node0 for 48.0s: telemetry is late, see `chiplog status`"
+    )
+
+
 def test_the_heading_has_the_newest_event_of_a_gpu() -> None:
     frame = frame_of(8)
     frame.gpu_event = {"label": "rank3", "kind": "gpu.xid", "ago_s": 75.0, "message": "XID 79: fell off the bus"}

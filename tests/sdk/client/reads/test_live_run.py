@@ -98,6 +98,24 @@ def test_at_the_same_step_the_open_phases_show_which_label_hangs(client: Client)
     assert [row.label for row in frame.rows if row.severity == Severity.HANGS] == ["rank2"]
 
 
+@pytest.mark.parametrize(("sampled_s", "is_late"), [((-90, -60), True), ((-60, 0), False), ((), False)])
+def test_a_node_from_which_nothing_arrives_is_late(tmp_path: Path, sampled_s: tuple[int, ...], is_late: bool) -> None:
+    """Without samples, silent labels may hang: a collector cannot tell."""
+    with hand_written(tmp_path) as database:
+        build = RunBuilder(database, NOW)
+        build.run("r")
+        build.ranks("r", 2, node="n", agent_node="n", started_s=-200, produced=10)
+        build.received(0, 9, at=-60)
+        build.metrics({"loss": 1}, steps=10, at="step - 70")
+        if sampled_s:
+            steps = range(*sampled_s)
+            build.samples("''", {"system.memory.usage": 1}, steps=len(steps), at=f"step + {steps[0]}")
+    with connect(dir=tmp_path, start=False) as client:
+        frame = LiveRun("r").read(client)
+    assert frame is not None
+    assert {row.severity for row in frame.rows} == {Severity.LATE if is_late else Severity.STALLED}
+
+
 @pytest.mark.full
 def test_a_frame_of_many_points_is_answered(tmp_path: Path) -> None:
     """With 2,000 steps of 64 ranks one query for all parts of a frame was an internal error of DuckDB 2.0."""

@@ -45,6 +45,14 @@ def test_the_label_at_the_lowest_step_hangs_and_the_others_wait() -> None:
     assert sorted(rows, key=SORTS["attention"])[0] is rows[2]
 
 
+@proves("late-telemetry-blames-no-label", "a label from which nothing arrives is late, and does not hang", value="[]")
+def test_labels_of_a_late_node_do_not_hang() -> None:
+    rows = ranks(4, idle_s=60.0)
+    rows[2].step = 9
+    judge(rows, {"node1"})
+    assert [row.severity for row in rows] == [Severity.STALLED, Severity.STALLED, Severity.LATE, Severity.LATE]
+
+
 def test_of_several_that_are_behind_the_lowest_step_is_first() -> None:
     rows = ranks(4, idle_s=60.0)
     rows[1].step, rows[2].step = 9, 7
