@@ -13,6 +13,7 @@ from chiplog_cli.commands.look.run_page import events_table
 from chiplog_cli.tables.format_values import UTC_ZONE
 from tests.support.hand_written import hand_written, kept_open
 from tests.support.page_run import fill_page_run
+from tests.support.sampled_run import fill_sampled_run
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +72,20 @@ def test_an_unknown_name_is_one_line(root: Path, arguments: list[str], message: 
 def test_a_run_without_events_is_one_line(root: Path) -> None:
     done = CliRunner().invoke(events, ["even", "--dir", str(root)])
     assert (done.exit_code, done.stdout) == (0, "no event\n")
+
+
+def test_events_of_a_node_need_no_run(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_sampled_run(database)
+    with kept_open(tmp_path):
+        of = ["--dir", str(tmp_path), "--node"]
+        done = CliRunner().invoke(events, [*of, "node-1-1", "--format", "json"])
+        [event] = json.loads(done.stdout)
+        assert (event["kind"], event["node"]) == ("gpu.lost", "node-1-1")
+        for arguments, message in (
+            ([*of, "nod-1-1"], "node 'nod-1-1' is unknown; did you mean 'node-1-1'?"),
+            ([*of, "node-1-1", "sampled"], "--node prints events that are of no run"),
+            ([*of, "node-1-1", "--kind", "gpu.xid"], "node 'node-1-1' has no such event"),
+        ):
+            done = CliRunner().invoke(events, arguments)
+            assert done.exit_code == 2 and message in done.output
