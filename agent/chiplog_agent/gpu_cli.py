@@ -60,14 +60,20 @@ def resume(context: click.Context, directory: str | None) -> None:
         mark.clear()
     except OSError as error:
         raise click.ClickException(f"the request cannot be removed: {error}") from error
-    click.echo(f"The agent of {place.root} samples the GPUs again.")
+    if lock_holder_pid(place.agent / "lock"):
+        click.echo(f"The agent of {place.root} samples the GPUs again.")
+    else:
+        click.echo(f"No agent of {place.root} runs. The next one samples the GPUs.")
 
 
 def _find_mark(context: click.Context, directory: str | None) -> tuple[Paths, ReleaseMark]:
     """Return the directory that this command names, or the command before it, and the mark there."""
     place = paths_for_root(resolve_root(directory or context.obj, os.environ))
     try:
+        is_there = place.root.is_dir()
         check_root(place)
     except OSError as error:
         raise click.ClickException(str(error)) from error
+    if not is_there:
+        raise click.ClickException(f"the directory {place.root} does not exist; name that of the agent with --dir")
     return place, ReleaseMark(place.agent)

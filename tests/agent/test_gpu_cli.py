@@ -89,8 +89,18 @@ def test_released_gpus_are_closed_also_by_the_next_agent_until_they_are_resumed(
     assert "is lost" not in agent.log.read_text() and "stale" not in agent.log.read_text()
 
 
+def test_resume_says_when_no_agent_runs(chiplog_dir: Path) -> None:
+    chiplog_dir.mkdir(exist_ok=True)
+    call("gpu", "release", "--dir", str(chiplog_dir))
+    assert call("gpu", "resume", "--dir", str(chiplog_dir)).startswith("No agent of ")
+
+
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    missing = tmp_path / "no" / "such"
+    for command in ("release", "resume"):
+        [line] = call("gpu", command, "--dir", str(missing), status=1).splitlines()
+        assert f"{missing} does not exist" in line and not missing.parent.exists()
     [line] = call("gpu", "release", "--dir", str(tmp_path / "file"), status=1).splitlines()
     assert line.startswith("chiplog agent")
     assert not paths_for_root(tmp_path / "file").agent.exists()
