@@ -258,7 +258,9 @@ def _is_own_service(where: Paths, address: str) -> bool:
 
 
 def _spool_bytes(where: Paths) -> int:
-    """Return the size of the spool; 0 if it cannot be read."""
+    """Return the size of a spool with blocks that are not acknowledged; 0 without one, or if it cannot be read."""
+    if not has_undelivered_spool(where):
+        return 0
     try:
         return sum(path.stat().st_size for _, path in list_segments(where.agent / "spool"))
     except OSError:
