@@ -446,7 +446,7 @@ FROM base.told e WHERE e.kind = 'device_stale' OR starts_with(e.kind, 'gpu.');
 
 -- The same beside each label that used the GPU then, or an instance of it. An event without a device, as of the driver,
 -- concerns all GPUs of its node. Until a minute after its end a label counts as the user: a GPU that is lost ends the process
--- before the agent notices it.
+-- before the agent notices it. It does not once another run uses the GPU.
 CREATE OR REPLACE VIEW base.gpu_uses AS
 SELECT c.run_id, c.producer, c.label, c.rank, e.node, e.seq, e.ts, e.kind, e.level, e.message, e.body, e.device,
        TRY_CAST(e.body->>'code' AS INTEGER) AS xid
@@ -455,9 +455,13 @@ FROM (SELECT *, unnest(devices) AS used FROM base.gpu_notices) e JOIN (
     SELECT o.* REPLACE ('' AS device) FROM base.claims o WHERE regexp_matches(o.device, '^(GPU-|MIG-)')
 ) c ON c.node = e.node AND c.device = e.used AND c.started_at <= e.ts
     AND e.ts - INTERVAL 60 SECOND <= c.left_at  -- safeguard: lost-gpu-of-ended-label
+WINDOW of_gpu AS (PARTITION BY e.node, e.seq, e.ts, e.kind, c.device)
 QUALIFY row_number() OVER (
     PARTITION BY e.node, e.device, e.kind, e.ts, e.seq, c.run_id, c.label ORDER BY c.started_at DESC, c.producer
-) = 1;
+) = 1 AND (
+    e.ts <= c.left_at OR max(c.started_at) OVER of_gpu <= c.left_at
+    OR arg_max(c.run_id, c.started_at) OVER of_gpu = c.run_id  -- safeguard: gpu-event-of-the-newer-run
+);
 
 -- produced = stored + lost + pending, always. Pending events are known to exist and have not arrived yet. A label's
 -- events include those of its consoles. If a label was lost with its node, `produced` is unknown (NULL) until the node

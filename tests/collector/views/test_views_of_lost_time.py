@@ -312,6 +312,23 @@ def test_of_a_gpu_that_two_attempts_used_an_event_names_the_label_once(index: In
     assert index.sql("SELECT label, kind FROM gpu_events") == [("rank0", "gpu.lost")]
 
 
+@proves(
+    "gpu-event-of-the-newer-run",
+    "an event of a GPU that a newer run uses is not charged to the run before it",
+    part=" = c.run_id",
+    new=" IS NOT NULL",
+)
+def test_an_event_of_a_gpu_is_of_the_run_that_uses_it_by_then(index: Index) -> None:
+    before, after = Rank(0, gpus=["GPU-0"]), Rank(1, run_id="s", gpus=["GPU-0"], started_at=START_US + 20_000_000)
+    agent = agent_of("node-a")
+    end(before, 15, "finished")
+    for second in (17, 30):
+        agent.say(EventKind.NOTICE, "gpu.xid", "error", "x", {"device": "GPU-0"}, ts=START_US + second * 1_000_000)
+    index.take(whole(before), whole(after, agent))
+    rows = index.sql("SELECT run_id, epoch_us(ts) FROM gpu_events ORDER BY ts")
+    assert rows == [("r", START_US + 17_000_000), ("s", START_US + 30_000_000)]
+
+
 def test_an_event_has_the_last_step_that_its_label_had_begun(index: Index) -> None:
     """Worked by hand: rank0 does steps of 2 s, rank1 logs numbers, rank2 only has a part of a step, rank3 has none."""
     ranks = [Rank(number, gpus=[f"GPU-{number}"]) for number in range(4)]
