@@ -26,7 +26,8 @@ from chiplog_client.reads.rank_states import ROW_COLUMNS, ROW_TYPES, SORTS, row_
 INTERVAL_S = 2.0
 INTERVAL_MIN_S = 0.2
 QUERY_SHARE_MAX = 0.2  # of the time: frames that take long are read less often
-OLD_S = 5.0  # a frame that is older says so
+OLD_S = 5.0  # an answer that takes longer says so
+AGE_MIN_S = 2.0  # a younger frame has no age, however often frames are read
 _KEYS_WAIT_S = 0.1  # what a person does not notice
 _NEWEST_RUNNING = """
 SELECT run_id FROM runs ORDER BY state = 'running' DESC, created_at DESC NULLS LAST, run_id DESC LIMIT 1
@@ -138,7 +139,7 @@ class _Reader:
 
     def __init__(self, live: LiveRun, dir_: str | None, url: str | None, interval_s: float) -> None:
         self.frame: Frame | None = None
-        self.read_at = time.monotonic()  # when the newest frame came
+        self.read_at = time.monotonic()  # when the newest frame was asked for
         self.is_paused = False
         self.n_reads = 0
         self._asked_at: float | None = None  # of the read that is in progress
@@ -155,10 +156,12 @@ class _Reader:
         now, asked_at = time.monotonic(), self._asked_at
         # Between two reads there is a pause, which is long if reads take long.
         is_late = asked_at is not None and now - asked_at > max(OLD_S, 3 * self._interval_s)
-        if self.is_paused or not (self._error or is_late):
-            return ""
+        if self.is_paused or self.frame is None:
+            return "" if self.is_paused else self._error
         age_s = now - self.read_at
-        return f"frame of {int(age_s)}s ago: {self._error or 'no answer yet'}" if self.frame else self._error
+        why = self._error or ("no answer yet" if is_late else "")
+        is_old = age_s > max(AGE_MIN_S, 2 * self._interval_s)
+        return f"frame of {int(age_s)}s ago{': ' if why else ''}{why}" if why or is_old else ""
 
     def _loop(self) -> None:
         client: Client | None = None
@@ -174,11 +177,12 @@ class _Reader:
 
     def _read(self, client: Client | None) -> Client | None:
         """Read a frame; return the client for the next one, None after an error."""
+        began = time.monotonic()
         try:
             client = client or connect(**self._source)
             frame = self._live.read(client)
             if frame is not None:
-                self.frame, self.read_at = frame.for_people(), time.monotonic()
+                self.frame, self.read_at = frame.for_people(), began
             self._error = "" if frame is not None else f"run {self._live.run_id} is not in the database"
             return client
         except (QueryError, NoDataError, OSError, ValueError) as error:  # safeguard: top-survives-collector

@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
 import pytest
 
+from chiplog_cli.commands.look.top import _Reader
+from chiplog_client.reads.live_run import Frame
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.command_line import ON_ONE_WORKER, environment, one_line
@@ -197,3 +201,17 @@ def test_a_directory_without_runs_is_one_line(chiplog, tmp_path):
     code, text, errors = chiplog("top", "--once", root=tmp_path)
     assert (code, text) == (2, "")
     assert "no run has been recorded yet" in one_line(errors)
+
+
+def test_a_frame_that_is_older_than_two_intervals_says_its_age() -> None:
+    reader = object.__new__(_Reader)
+    reader.frame, reader.is_paused = Frame("r", datetime(2026, 1, 1), []), False
+    reader._asked_at, reader._error, reader._interval_s = None, "", 2.0
+    reader.read_at = time.monotonic() - 1.0
+    assert reader.status == ""
+    reader.read_at -= 8.0
+    assert reader.status == "frame of 9s ago"
+    reader._error = "no answer"
+    assert reader.status == "frame of 9s ago: no answer"
+    reader.is_paused = True
+    assert reader.status == ""
