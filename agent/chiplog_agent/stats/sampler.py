@@ -143,8 +143,9 @@ class Sampler:
     def _stale_frames(self, now: float) -> list[list[Any]]:
         patience_s = STALE_PERIODS * self._period_s
         # Counted, not timed: while the agent reads nothing, this loop waits, and asks no device.
+        # safeguard: silence-counted-in-requests
         silent = [device for device, at in self._answered.items() if self._n_requests - at > STALE_PERIODS]
-        late = [device for device in silent if device not in self._stale]  # safeguard: silence-counted-in-requests
+        late = [device for device in silent if device not in self._stale]
         self._stale.update(late)  # safeguard: stale-device-reported
         frames: list[list[Any]] = [["stale", device] for device in late]
         if not self._gpus.initialised and not self._init_late and now - self._init_at > patience_s:

@@ -113,6 +113,7 @@ def test_the_sampler_takes_its_interval_and_its_ranks_from_the_input() -> None:
     assert min(after - before for before, after in pairwise(taken_us[""])) < SAMPLE_INTERVAL_S * 1e6 / 2
 
 
+@proves("silence-counted-in-requests", "a device is silent after five requests", value="list(self._answered)")
 def test_a_device_that_answered_by_the_long_interval_is_not_stale_by_the_short_one() -> None:
     input_fd, writer_fd = os.pipe()
     try:
