@@ -44,6 +44,7 @@ _KEPT_PERIOD_S = 10.0  # … but slow values come each 10 s
 _OWNER_FIELDS: tuple[str, ...] = ("run_id", "label", "rank")  # of an identity, as labels in /metrics
 _LOOK_INTERVAL_S = 0.5  # at the sampler's process, and whether GPUs shall be released: each costs system calls
 _LOG_LEVELS = {"warning": logging.WARNING, "error": logging.ERROR}  # of events; INFO for all others
+_GPUS_SHOWN_MAX = 16  # in a message; nodes have 8 or 16
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -208,8 +209,7 @@ class SampleIntake:
         self._tell_facts(now)
         if self._batcher.has_news:
             self.watch(alive)
-        for producer, uuids in self._claims.take_changes():
-            self._batcher.assign_gpus(producer, uuids, now, now_us())
+        self._assign_gpus(now)
         if self._batcher.samples_dropped and self._has_room():
             self.declare_dropped(now)
         if is_due:
@@ -278,6 +278,30 @@ class SampleIntake:
         if address is not None:
             return f"PCI {address[-_PCI_CHARS:]}"
         return device[:_UUID_CHARS] if device.startswith(_GPU_DEVICES) else device
+
+    def _assign_gpus(self, now: float) -> None:
+        for producer, uuids in self._claims.take_changes():
+            self._batcher.assign_gpus(producer, uuids, now, now_us())
+        for producer, entry in self._claims.take_unknown():
+            self._report_unknown(producer, entry, now)
+
+    def _report_unknown(self, producer: bytes, entry: str, now: float) -> None:
+        """Report that a rank names a GPU which this node does not have. One that is lost does exist."""
+        has_nameless = any(not device.startswith(_GPU_DEVICES) for device in self.lost_gpus)
+        if self.lost_gpus and (entry.isdecimal() or has_nameless):  # the others may have other indices now
+            return
+        if any(device.startswith(entry) or device in entry for device in self.lost_gpus):
+            return
+        peer = self._batcher.peers.get(producer)
+        owner = {} if peer is None else {name: peer.identity[name] for name in _OWNER_FIELDS if name in peer.identity}
+        gpus = [gpu.uuid for gpu in self._gpus]
+        shown = ", ".join(gpus[:_GPUS_SHOWN_MAX]) + (", …" if len(gpus) > _GPUS_SHOWN_MAX else "")
+        who = f"{owner.get('label', 'a rank')} of run {owner.get('run_id', '?')}"
+        message = f"{who} has the GPU ID {entry!r}, which names none of {self._node}, or several; it has {shown}"
+        _log.warning("%s", message)
+        self._batcher.notice(
+            "gpu_not_found", "warning", message, {**owner, "given": entry, "gpus": gpus}, now, now_us()
+        )
 
     def _tell_facts(self, now: float) -> None:
         """Report what the node is, once and when it changes: also when a new sampler reads the same again."""

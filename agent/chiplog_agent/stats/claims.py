@@ -46,6 +46,7 @@ class Claims:
         self._resolved: dict[bytes, tuple[str, ...]] = {}
         self._held: dict[int, tuple[str, ...]] = {}  # PID → the GPUs on which NVML last listed its process tree
         self._reported: dict[bytes, tuple[str, ...]] = {}
+        self._unknown: list[tuple[bytes, str]] = []  # entries that name no GPU, not taken yet
         self._has_news = False  # since the last `take_changes`, which each turn of the agent calls
 
     def set_gpus(self, gpus: Iterable[Gpu]) -> None:
@@ -84,6 +85,7 @@ class Claims:
         for producer, (pid, claim) in self._claims.items():
             if producer not in self._resolved and self._gpus:
                 self._resolved[producer] = resolve(claim, self._gpus)
+                self._unknown += [(producer, entry) for entry in unknown_entries(claim, self._gpus)]
             own = self._resolved.get(producer)
             is_fixed = "given" in claim or claim.get("whole", False)
             gpus = own if is_fixed else self._held.get(pid, own)  # safeguard: nvml-corrects-claims
@@ -91,6 +93,17 @@ class Claims:
                 self._reported[producer] = gpus
                 changes.append((producer, gpus))
         return changes
+
+    def take_unknown(self) -> list[tuple[bytes, str]]:
+        """Return (producer, entry) of what users gave that names none of the GPUs, or several; once."""
+        unknown, self._unknown = self._unknown, []
+        return unknown
+
+
+def unknown_entries(claim: Mapping[str, Any], gpus: Sequence[Gpu]) -> list[str]:
+    """Return the entries that a user gave and that do not name one GPU."""
+    given = map(str, claim.get("given", [])[:_ENTRIES_MAX])
+    return [entry for entry in given if entry and _discover_gpus(entry, gpus) is None]
 
 
 def resolve(claim: Mapping[str, Any], gpus: Sequence[Gpu]) -> tuple[str, ...]:

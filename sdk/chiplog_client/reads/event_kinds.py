@@ -35,6 +35,7 @@ EVENT_KINDS = {
     "journal_memory": "events kept in memory only",
     "journal_unreadable": "events unreadable",
     "device_stale": "GPU does not answer",
+    "gpu_not_found": "unknown GPU ID",
     "gpu.lost": "GPU lost",
     "gpu.back": "GPU is back",
     "gpu.xid": "GPU error",

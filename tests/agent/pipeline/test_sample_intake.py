@@ -161,6 +161,31 @@ def test_a_gpu_that_does_not_answer_is_counted_until_it_answers_again_or_is_lost
     assert intake.notices() == ["device_stale", "device_stale", "sampler", "gpu.back", "gpu.lost", "gpu.back"]
 
 
+def test_a_gpu_id_that_names_no_gpu_of_the_node_is_a_warning_and_a_lost_one_is_none(
+    intake: Intake, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = b"r" * 16
+    claim = {"given": ["GPU-b", "GPU-", "17", "banana", "GPU-lost"]}
+    intake.batcher.register(
+        rank, {"run_id": "r", "label": "rank3", "pid": 77, "sample_interval_s": 1.0, "gpu_claim": claim}
+    )
+    intake.batcher.locate(rank, Origin(77, 5), 0.0, 0)
+    sampler = Watching()
+    intake.samples._sampler = sampler  # type: ignore[assignment]  # a sampler without a process
+    intake.samples.watch({rank})
+    intake.samples._take_sample(Gpus((Gpu("GPU-a", 1.0), Gpu("GPU-b", 1.0))), 0.0)
+    intake.events()
+    intake.samples._assign_gpus(0.0)
+    warned = [record.getMessage() for record in caplog.records]
+    assert [text.split("'")[1] for text in warned] == ["GPU-", "17", "banana", "GPU-lost"]
+    assert all("rank3 of run r" in text and text.endswith("it has GPU-a, GPU-b") for text in warned)
+    assert intake.notices() == ["gpu_not_found"] * 4
+    intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "lost", "GPU-lost"), 0.0)
+    for entry in ("17", "GPU-lo", "MIG-GPU-lost/1/0", "banana"):
+        intake.samples._report_unknown(rank, entry, 0.0)
+    assert intake.notices() == ["gpu.lost", "gpu_not_found"]
+
+
 def test_the_gpus_that_are_sampled_are_counted(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
     intake.samples._take_sample(Gpus(tuple(Gpu(f"GPU-{number}", 1.0) for number in range(4))), 0.0)
     assert intake.samples.n_gpus == 0, "another agent samples them"

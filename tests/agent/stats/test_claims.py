@@ -176,6 +176,16 @@ def test_a_gpu_that_falls_off_the_bus_moves_no_rank_to_another() -> None:
     assert claims.take_changes() == []
 
 
+def test_what_a_user_gave_that_names_no_gpu_is_known_once() -> None:
+    claims = Claims()
+    claims.set_claims({RANK: (7, {"given": ["0", A, "17", "banana", ""]}), b"other": (8, {"visible": "17"})})
+    assert claims.take_changes() == claims.take_unknown() == [], "NVML has not answered yet"
+    for expected in ([(RANK, "17"), (RANK, "banana")], []):
+        claims.set_gpus(EQUAL)
+        claims.take_changes()
+        assert claims.take_unknown() == expected
+
+
 def test_a_peers_claim_is_cut_to_what_a_claim_can_be() -> None:
     claim = bounded_claim(
         {
