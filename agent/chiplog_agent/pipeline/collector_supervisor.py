@@ -56,7 +56,7 @@ class CollectorSupervisor:
             return
         if text != self._reported:  # safeguard: state-change-reported-once
             self._reported = text
-            _log.info("%s", text)
+            _log.log(logging.WARNING if link_state is LinkState.CLOSED else logging.INFO, "%s", text)
             self._report(link_state, text)
 
     def poll_refused(self, report: Callable[[str, int], None]) -> None:

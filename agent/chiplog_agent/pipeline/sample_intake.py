@@ -309,7 +309,9 @@ class SampleIntake:
             self._told_facts = self._facts
             n_gpus = len(self._facts.get("gpus", []))
             gpus = "GPUs released" if self.is_released else f"{n_gpus} GPU{'' if n_gpus == 1 else 's'}"
+            gpus += f", driver {self._facts['driver']}" if "driver" in self._facts else ""
             text = f"{self._node}: {gpus}, kernel {self._facts.get('kernel', '?')}"
+            _log.info("%s", text)
             self._batcher.notice("node_facts", "info", text, self._facts, now, now_us())
 
     def _report_changes(self, sample: Sample, now: float) -> None:

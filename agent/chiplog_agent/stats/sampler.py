@@ -150,7 +150,8 @@ class Sampler:
         frames: list[list[Any]] = [["stale", device] for device in late]
         if not self._gpus.initialised and not self._init_late and now - self._init_at > patience_s:
             self._init_late = True
-            frames.append(["line", f"hw.* is absent: NVML has not finished its start within {patience_s:g} s"])
+            text = f"hw.* is absent: NVML has not finished its start within {patience_s:g} s"
+            frames.append(["line", text, "warning"])
         return frames
 
     def _facts_frames(self) -> list[list[Any]]:
@@ -186,7 +187,8 @@ def main() -> None:
         code = 1
         traceback.print_exc()
         try:
-            os.write(output_fd, encode_frame(["line", f"the sampler failed: {type(error).__name__}: {error}"]))
+            text = f"the sampler failed: {type(error).__name__}: {error}"
+            os.write(output_fd, encode_frame(["line", text, "warning"]))
         except OSError:
             pass  # there is no reader any more
     gpus.close()  # safeguard: driver-closed-at-end

@@ -188,7 +188,7 @@ class SamplerProcess:
         try:
             process = self._open()
         except (OSError, subprocess.SubprocessError) as error:
-            self._messages.append(SamplerLog(f"the sampler cannot be started: {error}"))
+            self._messages.append(SamplerLog(f"the sampler cannot be started: {error}", "warning"))
             return
         assert process.stdin is not None and process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
@@ -227,7 +227,7 @@ class SamplerProcess:
         wanted = sorted(set(pids))
         if len(wanted) > _PIDS_MAX:
             self._messages.append(
-                SamplerLog(f"{len(wanted)} ranks exceed the limit of {_PIDS_MAX}; the rest are not sampled")
+                SamplerLog(f"{len(wanted)} ranks exceed the limit of {_PIDS_MAX}; the rest are not sampled", "warning")
             )
             wanted = wanted[:_PIDS_MAX]
         if wanted == self._pids:
@@ -397,7 +397,7 @@ class SamplerProcess:
 
     def _kill_corrupt(self, reason: str) -> None:
         """Kill a sampler whose output is invalid; `tick` reports its end and starts another."""
-        self._messages.append(SamplerLog(f"the sampler's output cannot be read: {reason}"))
+        self._messages.append(SamplerLog(f"the sampler's output cannot be read: {reason}", "warning"))
         os.dup2(self._idle_fd, self._fd, inheritable=False)
         if self._process is not None:
             self._process.kill()
@@ -405,7 +405,7 @@ class SamplerProcess:
     def _end(self, reason: str, now: float) -> None:
         if self._started_at is not None and now - self._started_at >= _SETTLED_S:
             self._backoff.reset()
-        self._messages.append(SamplerLog(f"{reason}; a new one starts in {self._backoff.wait_s:g} s"))
+        self._messages.append(SamplerLog(f"{reason}; a new one starts in {self._backoff.wait_s:g} s", "warning"))
         self._drop()
         self._restart_at = now + self._backoff.next_s()
 

@@ -59,7 +59,8 @@ class SamplerThread:
         except Exception as error:  # the agent logs the line and starts another
             code = 1
             try:
-                os.write(output_fd, encode_frame(["line", f"the sampler failed: {type(error).__name__}: {error}"]))
+                text = f"the sampler failed: {type(error).__name__}: {error}"
+                os.write(output_fd, encode_frame(["line", text, "warning"]))
             except OSError:
                 pass  # the agent has closed the pipe
         finally:

@@ -94,7 +94,7 @@ class _SourceThread:
             ts_us = now_us()
             self._box.post(*(["sample", ts_us, *reading] for reading in readings))
         except Exception as error:  # a fault of this source must not end its readings
-            self._box.post(["line", f"{self._source.title} failed: {type(error).__name__}: {error}"])
+            self._box.post(["line", f"{self._source.title} failed: {type(error).__name__}: {error}", "warning"])
         finally:
             self._since = None
 

@@ -96,6 +96,7 @@ def test_the_state_of_the_link_is_reported_and_logged_once_per_change(
     assert agent.link == (LinkState.OPEN, f"collector {address} answers")
     refused, answers = f"collector {address} is out of reach: connection refused", f"collector {address} answers"
     assert caplog.messages == [refused, answers, refused, answers]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
 
 
 def test_no_report_outlives_the_supervisor(agent: Agent) -> None:

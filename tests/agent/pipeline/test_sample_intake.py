@@ -13,7 +13,7 @@ from chiplog_agent.pipeline.sample_intake import SampleIntake
 from chiplog_agent.stats.frames import Gpu, MigDevice
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
-from chiplog_agent.stats.sampler_process import DeviceEvent, DeviceStale, Gpus, NodeFacts, Sample
+from chiplog_agent.stats.sampler_process import DeviceEvent, DeviceStale, Gpus, NodeFacts, Sample, SamplerLog
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode
 from tests.support.blocks import block_to_rows
@@ -246,6 +246,20 @@ def test_a_gpu_is_shown_with_its_place_and_an_instance_with_its_parent(intake: I
         {"node": NODE, "uuid": "GPU-2"},
         {"node": NODE, "uuid": "MIG-1", "pci": pci, "parent": "GPU-1"},
     ]
+
+
+def test_the_log_has_each_event_by_its_level_and_what_the_node_is(
+    intake: Intake, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "chiplog.agent")
+    intake.samples._lease.poll(0.0)
+    for level in ("info", "warning", "error"):
+        intake.samples._take_sample(DeviceEvent("gpu.xid", level, "an XID", "GPU-1", {"code": 63}), 0.0)
+    intake.samples._take_sample(SamplerLog("the sampler ended", "warning"), 0.0)
+    intake.samples._take_sample(NodeFacts({"kernel": "6.1", "driver": "580.65", "gpus": [{}] * 8}), 0.0)
+    intake.samples._tell_facts(0.0)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "ERROR", "WARNING", "INFO"]
+    assert caplog.messages[-1] == f"{NODE}: 8 GPUs, driver 580.65, kernel 6.1"
 
 
 def test_facts_of_the_node_are_told_once_and_again_when_they_change(intake: Intake) -> None:

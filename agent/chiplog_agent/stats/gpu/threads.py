@@ -325,7 +325,7 @@ class _Worker:
                 self._threads.note_lost([self.uuid], str(error))
             except Exception as error:  # this device becomes stale, and the others continue
                 line = f"{self.uuid}: sampling has ended: {type(error).__name__}: {error}"
-                self._threads.box.post(["line", line])
+                self._threads.box.post(["line", line, "warning"])
                 return False
             return True
 
