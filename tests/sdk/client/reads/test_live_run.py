@@ -13,7 +13,7 @@ from chiplog_client.reads import live_run
 from chiplog_client.reads.live_run import Frame, LiveRun
 from chiplog_client.reads.rank_states import Severity
 from chiplog_client.results.result import QueryError
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.live_runs import fill_live_runs
 from tests.support.run_builder import NOW, RunBuilder, Sql
 from tests.support.safeguard import proves
@@ -86,7 +86,7 @@ def test_a_run_that_has_ended_shows_no_trouble_of_a_gpu(tmp_path: Path) -> None:
             exit_code=0,
         )
         build.event("device_stale", level="warning", body={"device": "GPU-1"}, seq=1, at=-50)
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         assert client.sql("SELECT kind FROM gpu_events WHERE run_id = 'r'").rows() == [{"kind": "device_stale"}]
         frame = LiveRun("r").read(client)
     assert frame is not None and frame.state == "finished" and frame.gpu_event is None
@@ -128,7 +128,7 @@ def test_a_frame_of_many_points_is_answered(tmp_path: Path) -> None:
             build.metrics({"loss": 0.5}, **steps)
             build.phases({"forward": 0.5}, **steps)
         database.execute("CHECKPOINT")
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         frame = LiveRun("r").read(client)
     assert frame is not None
     assert {(row.step, row.phase) for row in frame.rows} == {(1999, "forward")}
@@ -148,14 +148,14 @@ def test_a_phase_that_ended_is_not_open_and_the_newest_attempt_counts(tmp_path: 
         build.metrics({"loss": 1}, steps=[500], at=-120, where="attempt = 0")
         opened = Sql(f"json_object('phase', 'data', 'step', 0, 'since_us', epoch_us({NOW} - INTERVAL 35 SECOND))")
         build.event("phase_open", body=opened, seq=1, at=-30, where="attempt = 1")
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         frame = LiveRun("r").read(client)
         assert frame is not None
         [row] = frame.rows
         assert (row.attempt, row.step, row.severity, row.open_phase) == (1, None, Severity.STARTING, "data")
     with hand_written(tmp_path) as database:
         RunBuilder(database, NOW).metrics({"loss": 1}, seq=2, at=-1, where="attempt = 1")
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         frame = LiveRun("r").read(client)
         assert frame is not None
         assert (frame.rows[0].step, frame.rows[0].open_phase) == (0, None)
@@ -175,7 +175,7 @@ def test_a_phase_that_ended_is_not_open_far_behind_the_foremost_label_either(tmp
             else:
                 build.metrics({"data": 1}, seq=1, at=-10, **of_label)
             build.event("phase_open", body=Sql(opened), seq=2, at=-30, **of_label)
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         frame = LiveRun("r").read(client)
     assert frame is not None
     assert {row.label: row.open_phase for row in frame.rows} == {"rank0": None, "eval": None, "busy": "data"}
@@ -190,12 +190,12 @@ def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_p
         build.ranks("r", 2, started_s="-3600 * rank - 60")
         build.metrics({"loss": 1}, steps=[5], at="-3600 * rank")
     live = LiveRun("r")
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         frame = live.read(client)
         assert frame is not None and frame.rows[1].idle_s is not None and frame.rows[1].idle_s >= 3600
     with hand_written(tmp_path) as database:
         RunBuilder(database, NOW).metrics({"loss": 1}, steps=[6], at="-3600 * rank")
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         frame = live.read(client)
     assert frame is not None
     assert [row.severity for row in frame.rows] == [Severity.RUNNING] * 2
@@ -212,7 +212,7 @@ def test_goodput_is_that_of_the_view_and_read_again_when_the_run_has_moved_or_en
     live = LiveRun("r")
 
     def goodput() -> float | None:
-        with connect(dir=tmp_path, start=False) as client:
+        with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
             frame = live.read(client)
             assert frame is not None
             assert (row := client.sql("FROM goodput").rows()) and row[0]["goodput"] is not None
@@ -234,7 +234,7 @@ def test_a_label_that_is_far_behind_has_its_step_time_and_phase(tmp_path: Path) 
         fill_far_behind(database)
     live = LiveRun("r")
     for _ in range(2):  # the second frame does not ask again
-        with connect(dir=tmp_path, start=False) as client:
+        with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
             frame = live.read(client)
         assert frame is not None
         found = {row.label: (row.pace_s, row.phase) for row in frame.rows}
@@ -264,7 +264,7 @@ def test_what_a_query_that_failed_was_asked_for_comes_with_a_later_frame(
         assert frame is not None
         return frame.goodput, frame.verdict, [(row.label, row.pace_s, row.phase) for row in frame.rows]
 
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         whole = Failing(client, -1)
         expected = shown(LiveRun("r").read(whole))
         n_queries = next(whole.queries)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from chiplog_client.client import connect
 from chiplog_client.reads.run_report import EVENTS_MAX, LOGS_MAX, read_outline, read_run
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.live_runs import fill_live_runs
 from tests.support.run_builder import NOW, RunBuilder, Sql
 from tests.support.tabled_runs import fill_tabled_runs
@@ -13,7 +13,7 @@ from tests.support.tabled_runs import fill_tabled_runs
 def test_a_run_that_does_not_exist_is_none_and_another_has_everything(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_live_runs(database)
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         assert read_run(client, "none") is None
         [run_id, *_] = [row["run_id"] for row in client.sql("SELECT run_id FROM runs ORDER BY run_id").rows()]
         found = read_run(client, run_id)
@@ -29,7 +29,7 @@ def test_records_of_logging_leave_room_for_other_events(tmp_path: Path) -> None:
         kind, level = "CASE WHEN step < 100 THEN 'phase_open' ELSE 'log' END", "if(step >= 200, 'info', 'error')"
         event = {"level": Sql(level), "steps": 300, "seq": "step", "where": "run_id = 'even' AND rank = 0"}
         RunBuilder(database, NOW).event(Sql(kind), Sql("'event ' || step"), **event)
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         found = read_run(client, "even")
     assert found is not None
     kept = [*range(100 - EVENTS_MAX, 100), *range(200 - LOGS_MAX, 200)]
@@ -39,7 +39,7 @@ def test_records_of_logging_leave_room_for_other_events(tmp_path: Path) -> None:
 def test_an_outline_is_the_row_of_the_run_with_its_metrics(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_tabled_runs(database)
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         found, bare = read_outline(client, "gpt-old"), read_outline(client, "vit")
         assert read_outline(client, "gone") is None
     assert found is not None and bare is not None and bare["keys"] == []

@@ -8,7 +8,7 @@ import pytest
 
 from chiplog_client.client import Client, connect
 from chiplog_client.reads.comparison.differences import compare_runs
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.plotted_runs import STEPS, fill_plotted_runs
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
@@ -42,7 +42,7 @@ def test_runs_that_log_at_different_steps_are_compared_at_a_common_one(tmp_path:
         build = RunBuilder(database)
         build.delete("metrics", "run_id = 'gpt-a' AND step % 10 <> 3")
         build.delete("metrics", "run_id = 'gpt-b' AND step % 7 <> 2")
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         loss = metric(compare_runs(client, "gpt-a", "gpt-b"), "loss")
     assert (loss["step"], loss["a_last_step"], loss["b_last_step"]) == (443, 993, 499)
     assert (loss["a"], loss["b"]) == pytest.approx((2.5 / 444, 5 / 444))
@@ -100,7 +100,7 @@ def test_lowest_and_highest_are_of_finite_values_also_where_others_are_infinite(
         loss = f"{infinite} WHEN step % 5 = 0 THEN 'nan' ELSE value END"
         build.set_values("metrics", loss, "run_id = 'gpt-a' AND key_name = 'loss'")
         build.set_values("metrics", "'inf'", "run_id = 'gpt-b' AND key_name = 'acc'")
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         found = compare_runs(client, "gpt-a", "gpt-b")
         finite_values = "FROM metrics WHERE run_id = 'gpt-a' AND key = 'loss' AND isfinite(value)"
         [finite] = client.sql(f"SELECT min(value) AS a, max(value) AS b {finite_values}").rows()

@@ -9,7 +9,7 @@ import pytest
 from chiplog_client.client import connect
 from chiplog_client.reads.comparison.same_step import STEPS_BACK_MAX, is_same_number, read_same_step
 from tests.support.compared_runs import fill_compared_runs
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import hand_written, kept_open
 from tests.support.run_builder import RunBuilder
 
 # Name, and the steps of run-1 and of run-2: both label values are the step, that of rank1 is 1 more.
@@ -33,7 +33,7 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
 def test_each_metric_has_the_last_step_that_all_its_runs_have(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill(database)
-    with connect(dir=tmp_path, start=False) as client:
+    with kept_open(tmp_path), connect(dir=tmp_path, start=False) as client:
         found = {row["key"]: row for row in read_same_step(client, ["run-2", "run-1"], 1 << 62)}
         assert "alone" not in found
         assert (found["equal"]["step"], found["equal"]["values"]) == (9, [18.5, 9.5])
