@@ -235,9 +235,10 @@ def goes_elsewhere(where: Paths) -> str:
     answers = _HOW_IT_ANSWERS[link.state] if link is not None else ""
     n_bytes = 0 if _is_open(link) else _spool_bytes(where)
     waits = f"; {n_bytes / KIB:,.0f} KiB wait in the spool" if n_bytes else ""
+    how = "--url" if os.environ.get("CHIPLOG_COLLECTOR") else "--url or CHIPLOG_COLLECTOR"
     return (
         f"what is logged under {where.root} goes to the collector {address}{answers}{waits}; query it with "
-        f"--url or CHIPLOG_COLLECTOR; `chiplog up --dir {shlex.quote(str(where.root))} --collector local` delivers "
+        f"{how}; `chiplog up --dir {shlex.quote(str(where.root))} --collector local` delivers "
         "here again, with all that waits"
     )
 
