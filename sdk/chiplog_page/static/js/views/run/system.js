@@ -168,6 +168,9 @@ export default class SystemTab extends RunView {
     const isThrottling = (mark) => mark.kind === "throttled";
     const shown = marks.toReversed().sort((a, b) => isThrottling(a) - isThrottling(b)).slice(0, MARKS_SHOWN);
     this.marks.hidden = !marks.length;
+    if (!this.hasShownErrors && marks.some(({ level }) => level === "error")) {
+      this.hasShownErrors = this.marks.open = true; // once: a person may close it
+    }
     show(
       this.marks,
       h("summary", {}, `GPU events and throttling: ${wholeText(marks.length)}${ofAll}`),
