@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from chiplog_client.client import Client
@@ -151,6 +152,11 @@ WITH {{progress}}, bits(name, bit) AS (
 SELECT m.*, p.step FROM kept m ASOF LEFT JOIN progress p ON m.node = p.node AND m.ts >= p.ts
 ORDER BY m.ts, m.device, m.kind
 """
+# The step of an event is that of each label which used the GPU, as gpu_events has it; that of throttling the node's.
+_EVENT_STEPS = """
+SELECT ts, label, node, device, kind, step FROM gpu_events
+WHERE run_id = $run AND ts BETWEEN make_timestamp($first) AND make_timestamp($last)
+"""
 _REASONS = {  # in the words of nvidia-smi
     4: "SW power cap",
     8: "HW slowdown",
@@ -208,7 +214,7 @@ def read_names(client: Client, run: str) -> dict[str, Any]:
         `names` with the number of samples and of devices and the span of each, `title` and `quantity` as of
         `SampleName`, and `flat`, the value if all samples of all devices have the same one, else None; `labels` with
         node, rank and GPUs; `steps`, as of `read_step_span`; `marks`: throttling and events of GPUs in the order
-        of time, each with the step of its node and a few `words`; `n_marks` of the run, also of those that are left out
+        of time, each with a step and a few `words`; `n_marks` of the run, also of those that are left out
         beyond MARKS_MAX: first the oldest throttling, then the oldest events.
 
     Raises:
@@ -222,9 +228,25 @@ def read_names(client: Client, run: str) -> dict[str, Any]:
     text = _MARKS.format(progress=progress_sql(span["n"] if span else 0))
     rows = client.sql(text, {"run": run}).rows()
     n_marks = max((row.pop("n_marks") for row in rows), default=0)
+    _put_event_steps(client, run, rows)
     marks = [_mark(row) for row in rows]
     labels = client.sql(_LABELS, {"run": run}).rows()
     return {"names": names, "labels": labels, "steps": span, "marks": marks, "n_marks": n_marks}
+
+
+def _put_event_steps(client: Client, run: str, rows: list[dict[str, Any]]) -> None:
+    """Give events of GPUs the step that their label had begun. Without events, no step is read for it."""
+    events = [row for row in rows if not row["reasons"]]
+    if not events:
+        return
+    times = [
+        round((row["ts"] - datetime(1970, 1, 1, tzinfo=row["ts"].tzinfo)) / timedelta(microseconds=1)) for row in events
+    ]
+    found = client.sql(_EVENT_STEPS, {"run": run, "first": min(times), "last": max(times)}).rows()
+    names = ("ts", "label", "node", "device", "kind")
+    steps = {tuple(row[name] for name in names): row["step"] for row in found}
+    for row in events:
+        row["step"] = steps.get(tuple(row[name] for name in names))
 
 
 def throttle_text(reasons: int) -> str:

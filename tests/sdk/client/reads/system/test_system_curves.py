@@ -1,12 +1,14 @@
 """Samples of machines in buckets of time: a line for each device, or a band; rates of counters; marks."""
 
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from chiplog_client.client import Client
+from chiplog_client.client import Client, connect
 from chiplog_client.reads.system.system_curves import SystemRequest, read_names, read_system_curves
+from tests.support.hand_written import hand_written
 from tests.support.run_builder import RunBuilder, Sql
 from tests.support.safeguard import proves
 from tests.support.sampled_run import fill_sampled_run
@@ -144,3 +146,17 @@ def test_several_names_are_read_at_once_in_their_order(client: Client) -> None:
         ("nothing", "none", False, 0),
         ("hw.gpu.utilization", "lines", False, 2),
     ]
+
+
+def test_the_step_of_an_event_is_the_one_that_its_label_had_begun(tmp_path: Path) -> None:
+    """As in the view gpu_events: at second 5.5 step 5 has begun, and step 4 is the newest that was logged."""
+    with hand_written(tmp_path) as database:
+        build = RunBuilder(database)
+        build.run("r")
+        build.ranks("r", 1, node="n", agent_node="n", gpus=["GPU-0"], produced=1)
+        build.phases({"step": 1}, steps=10, at="step + 1")
+        body = {"device": "GPU-0", "code": 79}
+        build.event("gpu.xid", "XID 79", level="error", body=body, seq=90, at=5.5)
+    with connect(dir=tmp_path, start=False) as client:
+        assert [mark["step"] for mark in read_names(client, "r")["marks"]] == [5]
+        assert client.sql("SELECT step FROM gpu_events").rows() == [{"step": 5}]
