@@ -228,7 +228,7 @@ def hot(story: Story) -> None:
     facts = {"cpu": {"model": "AMD EPYC 9654", "threads": 192}, "kernel": "6.1.0", "driver": "580.95.05"}
     agent.say(EventKind.NOTICE, "node_facts", "info", "node-h: 8 GPUs, kernel 6.1.0", facts, ts=at(0))
     agent.say(EventKind.NOTICE, "gpu.xid", "error", "GPU-H has fallen off the bus", fallen, ts=at(8.4))
-    agent.say(EventKind.NOTICE, "gpu.lost", "error", "GPU-H is lost: fell off the bus", {"device": "GPU-H"}, ts=at(9))
+    agent.say(EventKind.NOTICE, "gpu.lost", "error", "lost: fell off the bus (GPU-H)", {"device": "GPU-H"}, ts=at(9))
     story.deliver(rank, agent)
 
 
