@@ -106,8 +106,9 @@ def of(messages: list[Message], device: str = "") -> list[Sample]:
 
 
 def lines(messages: list[Message]) -> list[str]:
-    """Return the lines of the sampler's log."""
-    return [message.text for message in messages if isinstance(message, SamplerLog)]
+    """Return the lines of the sampler's log, without those about what this machine lacks beside GPUs."""
+    found = [message.text for message in messages if isinstance(message, SamplerLog)]
+    return [text for text in found if not text.startswith(("rdma.", "system.", "cgroup.", "process."))]
 
 
 def tables(messages: list[Message]) -> list[Gpus]:

@@ -18,7 +18,7 @@ class Reading(NamedTuple):
 
 
 class AbsentError(Exception):
-    """This machine lacks what a source reads, which no user could change: the source is left out without a line."""
+    """This machine lacks what a source reads: the source is left out. The message is a line with the reason, if any."""
 
 
 class Source(ABC):
@@ -29,11 +29,13 @@ class Source(ABC):
         period_s: Between two readings, in s; 0: each interval of the agent.
         deadline_s: After which a reading is late, in s. None: it cannot hang, as files of /proc, and is read in the
             sampler's loop; any other has a thread of its own.
+        missing: A line about values that the last reading lacked, and why; "" without any.
     """
 
     title: str
     period_s: float = 0.0
     deadline_s: float | None = None
+    missing: str = ""
 
     @abstractmethod
     def read(self) -> Iterable[Reading]:

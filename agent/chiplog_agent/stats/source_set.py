@@ -46,11 +46,17 @@ class SourceSet:
 
     def _read(self, source: Source) -> list[Reading]:
         try:
-            return list(source.read())
-        except AbsentError:
+            readings = list(source.read())
+        except AbsentError as error:
             self._absent.add(source)
+            if reason := str(error):
+                self._once.log(reason)
         except READ_ERRORS as error:
             self._once.log(source, f"{source.title} is absent from the samples: {type(error).__name__}: {error}")
+        else:
+            if source.missing:  # safeguard: missing-values-said-once
+                self._once.log(source.missing)
+            return readings
         return []
 
     def _wake(self, source: Source, now: float) -> None:

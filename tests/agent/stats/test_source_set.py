@@ -52,6 +52,16 @@ def test_an_absent_source_is_left_out_without_a_line_and_not_asked_again(box: Po
     assert absent.n_reads == 1 and not box.messages
 
 
+@proves("missing-values-said-once", "values that a source lacks are one line", condition=False)
+def test_what_a_machine_lacks_is_one_line_with_the_reason(box: PostBox) -> None:
+    absent, partial = Given("a"), Given("b")
+    absent.error = AbsentError("a.* is absent: no adapter")
+    partial.missing = "b.limit is absent: none is set"
+    sources = SourceSet([absent, partial], box)
+    assert [len(sources.read(float(now))) for now in range(3)] == [1, 1, 1]
+    assert list(box.messages) == [["line", "a.* is absent: no adapter"], ["line", "b.limit is absent: none is set"]]
+
+
 def test_a_failure_is_told_once_and_the_source_is_read_again(box: PostBox) -> None:
     source = Given("a")
     source.error = ValueError("not a number")

@@ -7,6 +7,7 @@ from chiplog_agent.stats.source import HOST_DEVICE, AbsentError, Reading, Source
 from chiplog_schemas.model.system_metrics import SLOW_S
 
 _STA_UNSYNC, _STA_NANO = 0x0040, 0x2000  # adjtimex(2)
+_UNSYNCHRONISED = "system.clock.offset is absent while nothing synchronises the clock"
 _ERROR = 5  # TIME_ERROR: the clock is not synchronised
 
 
@@ -39,11 +40,12 @@ class ClockSource(Source):
         try:
             adjtimex = self._libc.adjtimex
         except AttributeError as error:
-            raise AbsentError from error
+            raise AbsentError("system.clock.offset is absent: libc has no adjtimex") from error
         state = adjtimex(ctypes.byref(timex))
         if state < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         offset_s = offset_of(timex.offset, timex.status, state)
+        self.missing = _UNSYNCHRONISED if offset_s is None else ""
         return [] if offset_s is None else [Reading(HOST_DEVICE, ("system.clock.offset",), (offset_s,))]
 
 

@@ -38,7 +38,7 @@ class InfinibandSource(Source):
         try:
             adapters = sorted(os.listdir(self._folder))
         except OSError as error:
-            raise AbsentError from error
+            raise AbsentError(f"rdma.* is absent: no adapter in {self._folder}") from error
         return [
             Reading(f"ib:{adapter}/{port}", tuple(values), tuple(values.values()))
             for adapter in adapters

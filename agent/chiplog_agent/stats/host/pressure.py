@@ -18,7 +18,7 @@ class PressureSource(Source):
         try:
             texts = [read_file(f"/proc/pressure/{resource}") for resource in RESOURCES]
         except OSError as error:
-            raise AbsentError from error  # psi=0 answers EOPNOTSUPP: absent as well
+            raise AbsentError(f"system.pressure.* is absent: {error}") from error  # psi=0 answers EOPNOTSUPP
         return [Reading(HOST_DEVICE, _NAMES, tuple(map(stalled_s, texts)))]
 
 

@@ -11,10 +11,12 @@ from chiplog_agent.stats.host.pressure import RESOURCES, stalled_s
 from chiplog_agent.stats.rank.cgroup import UNIFIED, find_all_groups
 from chiplog_agent.stats.rank.process_tree import ProcessStats
 from chiplog_agent.stats.source import Reading, Source
-from chiplog_schemas.model.system_metrics import SLOW_S
+from chiplog_schemas.model.system_metrics import SLOW_S, SYSTEM_METRICS
 
 _KILLS = {2: "memory.events", 1: "memory.oom_control"}
 _PERIODS = {"cgroup.cpu.periods": "nr_periods", "cgroup.cpu.throttled_periods": "nr_throttled"}
+_ELSEWHERE = ("cgroup.memory.usage", "cgroup.memory.limit", "cgroup.cpu.limit")  # or absent without a limit
+_EXPECTED = tuple(name for name in SYSTEM_METRICS if name.startswith("cgroup.") and name not in _ELSEWHERE)
 _US_PER_S = 1e6
 _NS_PER_S = 1e9
 
@@ -40,9 +42,19 @@ class RankGroupUse(Source):
         readings = []
         for pid, tree in self._processes.trees().items():
             values = read_groups(pid, self._proc) if tree else {}
+            if tree and os.path.exists(f"{self._proc}/{pid}"):
+                self.missing = _missing(values)
             if values:
                 readings.append(Reading(f"pid:{pid}", tuple(values), tuple(values.values())))
         return readings
+
+
+def _missing(values: Mapping[str, float]) -> str:
+    """Return a line about the values that a rank's control groups lack; a limit that is not set is none."""
+    names = [name for name in _EXPECTED if name not in values]
+    if not names:
+        return ""
+    return f"{', '.join(names)}: absent for ranks whose control groups are not mounted here or do not count that"
 
 
 def read_groups(pid: int, proc: str) -> dict[str, float]:

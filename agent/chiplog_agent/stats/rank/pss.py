@@ -40,7 +40,7 @@ class RankPss(Source):
     def read(self) -> list[Reading]:
         """Read as many processes as the share of a core allows, and return the sums that are complete."""
         if not os.path.exists("/proc/self/smaps_rollup"):
-            raise AbsentError  # Linux before 4.14
+            raise AbsentError("process.memory.pss is absent: Linux before 4.14 has no smaps_rollup")
         now = time.monotonic()
         self._free_at = max(self._free_at, now - _CREDIT_S)
         readings: list[Reading] = []

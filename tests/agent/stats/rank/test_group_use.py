@@ -189,6 +189,20 @@ def known(folders: dict[str, Path]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def test_what_a_ranks_groups_lack_is_one_line(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = ProcessStats()
+    monkeypatch.setattr(processes, "trees", lambda: {7: {7}})
+    source = RankGroupUse(processes, proc=str(tree / "proc"))
+    source.read()
+    assert source.missing == ""
+    for folder in ("job/rank", "job"):
+        (tree / "cgroup" / folder / "pids.current").unlink()
+    source.read()
+    assert source.missing.startswith("cgroup.pids: absent for ranks")
+    (tree / "proc/self/mountinfo").write_text("")
+    assert source.read() == [] and "cgroup.cpu.usage, " in source.missing and "limit" not in source.missing
+
+
 def test_values_of_a_throttled_rank_lie_between_readings_of_its_groups(groups: dict[str, Path]) -> None:
     paths = sorted({str(folder / "cgroup.procs") for folder in groups.values()})
     with subprocess.Popen([sys.executable, "-c", BURN, *paths], stdout=subprocess.PIPE) as rank:
