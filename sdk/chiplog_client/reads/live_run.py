@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from chiplog_client.client import Client
-from chiplog_client.reads.rank_states import STALL_MIN_S, RankRow, judge
+from chiplog_client.reads.rank_states import RankRow, judge
 from chiplog_client.reads.run_verdict import read_verdict
 from chiplog_client.reads.runs.label_names import label_names
 
@@ -20,6 +20,7 @@ _NOT_READ = -1  # a step
 OPENED_MAX = 4  # newest reports of open phases per label: phases enclose one another
 SAMPLES_S = 15  # age of the oldest shown sample of a device; agents sample each second
 SAMPLED_S = 3600  # a node without a sample for longer is not sampled
+LATE_S = 5.0  # without events and samples; before a label without steps stalls
 LATE_PERIODS = 3.0  # samples that are missing: fewer may be on their way
 GPU_EVENTS_S = 900.0  # an event of a GPU is shown for this long
 QUERY_TIMEOUT_S = 10.0  # a frame that takes longer is cancelled, and the last one stays
@@ -207,7 +208,7 @@ class LiveRun:
         for row in rows:
             if row.is_running and row.node is not None:
                 seen_s.setdefault(row.node, []).append(row.seen_s or 0.0)
-        silent = [node for node, seen in seen_s.items() if min(seen) > STALL_MIN_S]
+        silent = [node for node, seen in seen_s.items() if min(seen) > LATE_S]
         if not silent:
             return set()
         named = {"nodes": silent, "since": now - timedelta(seconds=SAMPLED_S)}
@@ -216,7 +217,7 @@ class LiveRun:
             row["node"]
             for row in found
             if row["period_s"] is not None
-            and (now - row["ts"]).total_seconds() > max(STALL_MIN_S, LATE_PERIODS * row["period_s"])
+            and (now - row["ts"]).total_seconds() > max(LATE_S, LATE_PERIODS * row["period_s"])
         }
 
     def _has_other_steps(self, step: int, state: str, now: datetime) -> bool:

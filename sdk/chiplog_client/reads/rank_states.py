@@ -99,10 +99,9 @@ def judge(rows: Sequence[RankRow], late_nodes: Collection[str] = ()) -> None:
     A label stalls if it has no new step for 10 s and for 5 times the median step time. Of the stalled labels those at a
     lower step than the foremost one hang, and the others wait. The foremost step may be that of a label that has
     finished. If all are at the foremost step, those hang that are not in the phase in which more than half of them are.
-    What runs on a late node is late, whatever its steps are.
+    A label that stalls on a late node is late: its new steps may be on their way.
     """
     running = [row for row in rows if row.is_running]
-    late = [row for row in running if row.node in late_nodes]
     typical = median_pace_s(running)
     limit = stall_limit_s(running)
     # Not of labels that failed: those that wait for a failed one may be behind it.
@@ -110,8 +109,8 @@ def judge(rows: Sequence[RankRow], late_nodes: Collection[str] = ()) -> None:
     front = max((row.step for row in ahead if row.step is not None), default=None)
     for row in rows:
         row.severity = _severity_of(row, typical, limit, has_steps=front is not None)
-    for row in late:  # safeguard: late-telemetry-blames-no-label
-        row.severity = Severity.LATE
+        if row.severity == Severity.STALLED and row.node in late_nodes:  # safeguard: late-telemetry-blames-no-label
+            row.severity = Severity.LATE
     stalled = [row for row in running if row.severity == Severity.STALLED]
     if not stalled:
         return

@@ -45,7 +45,9 @@ def test_the_label_at_the_lowest_step_hangs_and_the_others_wait() -> None:
     assert sorted(rows, key=SORTS["attention"])[0] is rows[2]
 
 
-@proves("late-telemetry-blames-no-label", "a label from which nothing arrives is late, and does not hang", value="[]")
+@proves(
+    "late-telemetry-blames-no-label", "a label from which nothing arrives is late, and does not hang", condition=False
+)
 def test_labels_of_a_late_node_do_not_hang() -> None:
     rows = ranks(4, idle_s=60.0)
     rows[2].step = 9
