@@ -5,6 +5,7 @@ from typing import Any
 
 from chiplog_client.client import Client
 from chiplog_client.reads.run_report import FIRST_FAILURE
+from chiplog_client.reads.system.system_curves import throttle_text
 from chiplog_client.reads.verdict import OUTSIDE, Failure, Outside, Spell, build_sentence, failure_of, slow_spells
 
 # The last step that counts, by the labels that run or failed. Steps that one of them has not finished are not compared:
@@ -55,6 +56,18 @@ FROM reads.phase_values f JOIN reads.uncommon_phases k ON k.producer = f.produce
 WHERE f.run_id = $run AND k.run_id = $run AND f.label = $label AND f.step BETWEEN $first AND $last
 GROUP BY ALL ORDER BY seconds DESC, phase
 """
+# Slowdowns by heat and by power brakes. A GPU at its power limit is as it should be.
+_SLOWDOWNS = 8 | 32 | 64 | 128
+_THROTTLED_SHARE = 0.25  # of the samples in the steps of a spell: less explains little of it
+_SPAN = """
+SELECT min(ts) AS first, max(ts) AS last FROM phases
+WHERE run_id = $run AND label = $label AND step BETWEEN $first AND $last
+"""
+_THROTTLED = f"""
+SELECT count(*) FILTER (value::BIGINT & {_SLOWDOWNS} <> 0) / nullif(count(*), 0) AS share,
+       bit_or(value::BIGINT & {_SLOWDOWNS}) AS reasons
+FROM system WHERE run_id = $run AND label = $label AND name = 'hw.gpu.throttle.reasons' AND ts BETWEEN $first AND $last
+"""
 
 
 def read_verdict(
@@ -90,7 +103,9 @@ def read_verdict(
     spells = slow_spells(windows)
     slow = next((spell for spell in spells if spell.is_slow), None)
     sums, outside = ([], None) if slow is None else _read_sums(ask, slow)
-    return build_sentence(spells, sums, (row for row in windows if row["role"] == "victim"), outside, failure)
+    throttled = "" if slow is None else _read_throttling(ask, slow)
+    victims = (row for row in windows if row["role"] == "victim")
+    return build_sentence(spells, sums, victims, outside, failure, throttled)
 
 
 def _last_step(labels: list[dict[str, Any]]) -> int | None:
@@ -126,3 +141,14 @@ def _read_sums(ask: _Ask, spell: Spell) -> tuple[list[dict[str, Any]], Outside |
     sums = ask(_SUMS.format(first=first, last=last, until=until, chosen="true"))
     alone = ask(_ALONE, label=spell.label, first=first, last=last)
     return sums, Outside(previous, tuple((row["phase"], row["seconds"]) for row in alone))
+
+
+def _read_throttling(ask: _Ask, spell: Spell) -> str:
+    """Return for how much of a spell the label's GPU was slowed down, and why; empty if that is little."""
+    [span] = ask(_SPAN, label=spell.label, first=spell.first_step, last=spell.last_step)
+    if span["first"] is None:
+        return ""
+    [found] = ask(_THROTTLED, label=spell.label, **span)
+    if found["share"] is None or found["share"] < _THROTTLED_SHARE:
+        return ""
+    return f"for {found['share']:.0%} of that time: {throttle_text(found['reasons'])}"

@@ -240,6 +240,7 @@ def build_sentence(
     victims: Iterable[dict[str, Any]],
     outside: Outside | None = None,
     failure: Failure | None = None,
+    throttled: str = "",
 ) -> dict[str, Any]:
     """Build the sentence on the first failure and the most expensive spell.
 
@@ -251,6 +252,7 @@ def build_sentence(
         victims: Rows of straggler_windows with the role `victim`.
         outside: Of a spell outside of phases.
         failure: Of a run that has failed.
+        throttled: How the GPU of the label was throttled in the steps of the spell; empty if it was not.
 
     Returns:
         `text`; `is_slow`; `has_failed`; `parts`, the text in pieces, each with `text` and with `link` if it has a
@@ -261,7 +263,7 @@ def build_sentence(
     found: dict[str, Any] = {"is_slow": False, "others": [], "has_failed": failure is not None}
     parts: list[dict[str, Any]] = [] if spells is None else _without_culprit(spells)
     if spells is not None and any(spell.is_slow for spell in spells):
-        slow = _on_slow(spells, sums, victims, outside)
+        slow = _on_slow(spells, sums, victims, outside, throttled)
         found, parts = found | slow, slow["parts"]
     if failure is not None:
         if parts:
@@ -272,7 +274,11 @@ def build_sentence(
 
 
 def _on_slow(
-    spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Iterable[dict[str, Any]], outside: Outside | None
+    spells: Sequence[Spell],
+    sums: Iterable[dict[str, Any]],
+    victims: Iterable[dict[str, Any]],
+    outside: Outside | None,
+    throttled: str,
 ) -> dict[str, Any]:
     slow = [spell for spell in spells if spell.is_slow]
     spell, rows = slow[0], list(sums)
@@ -305,7 +311,7 @@ def _on_slow(
         is_few = 2 * len(labels) < len({row["label"] for row in rows})
         panel, shown = ("heat", phase) if is_few else ("step", spell.phase)
         parts += [_part("; "), _part(n, panel, phase=shown, label=spell.label, **span)]
-    parts.append(_part("."))
+    parts.append(_part(f"; its GPU was throttled {throttled}." if throttled else "."))
     culprit = {"label": spell.label, "phase": spell.phase, "excess_s": excess, "typical_s": typical, **span}
     return {"is_slow": True, "parts": parts, "culprit": culprit, "others": _others(slow)}
 

@@ -1,15 +1,16 @@
 """Who failed first and who was slow, from a database: a step that some labels did not finish blames no label."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 import pytest
 
-from chiplog_client.client import Client
+from chiplog_client.client import Client, connect
 from chiplog_client.reads.run_report import read_run
 from chiplog_client.reads.run_verdict import read_verdict
-from tests.support.hand_written import filled
-from tests.support.run_builder import RunBuilder
+from tests.support.hand_written import filled, hand_written
+from tests.support.run_builder import RunBuilder, Sql
 
 # Per run: the name, and of its four ranks state, exit code and seconds from the begin of the run to their end.
 RUNS = {
@@ -148,3 +149,19 @@ def test_a_crash_in_the_only_phase_of_a_step_blames_no_survivor(client: Client) 
     found = read_verdict(client, "only")
     assert found["text"].startswith("rank1 failed first, after step 79, "), found["text"]
     assert not found["is_slow"]
+
+
+@pytest.mark.parametrize(("reasons", "words"), [(64, "for 80% of that time: HW thermal slowdown"), (4, ""), (1, "")])
+def test_the_sentence_says_that_the_slow_ranks_gpu_was_slowed_down(tmp_path: Path, reasons: int, words: str) -> None:
+    """A power cap is no slowdown, and neither is an idle GPU."""
+    with hand_written(tmp_path) as database:
+        build = RunBuilder(database)
+        build.run("r")
+        build.ranks("r", 2, node="n", gpus=[Sql("'GPU-' || rank")], produced=1)
+        build.phases({"forward": "CASE WHEN rank = 1 THEN 0.9 ELSE 0.3 END"}, steps=20, at="step + 1")
+        throttled = f"CASE WHEN rank = 1 AND step % 5 < 4 THEN {reasons} ELSE 0 END"
+        build.samples("p.gpus[1]", {"hw.gpu.throttle.reasons": throttled}, steps=range(1, 21))
+    with connect(dir=tmp_path, start=False) as client:
+        text = read_verdict(client, "r")["text"]
+    assert text.startswith("rank1 cost ") and text.endswith(f"; its GPU was throttled {words}." if words else ".")
+    assert bool(words) == ("throttled" in text)
