@@ -59,8 +59,8 @@ class GpuEvents:
         """Return True if the thread has ended. Until then NVML must not be shut down."""
         return self._has_ended.wait(max(timeout_s, 0.0))
 
-    def look(self, now: float) -> str:
-        """Return a line when the driver holds the thread, and one when it lets it continue; "" without news.
+    def look(self, now: float) -> tuple[str, str]:
+        """Return a line and its level when the driver holds the thread, and when it lets it continue; "" without news.
 
         now: monotonic, s. Call it each interval, from one thread.
         """
@@ -68,12 +68,13 @@ class GpuEvents:
         if n_calls != self._n_calls or self._has_ended.is_set():
             self._seen = self._n_calls, now, 0
             was_held, self._is_held = self._is_held, False
-            return "the driver answers again: events of GPUs arrive" if was_held else ""
+            return "the driver answers again: events of GPUs arrive" if was_held else "", "info"
         self._seen = n_calls, since, looks + 1
         if self._is_held or looks < _HELD_LOOKS or now - since < _HELD_S:
-            return ""
+            return "", ""
         self._is_held = True  # safeguard: held-wait-said-once
-        return f"events of GPUs do not arrive: a call of the driver that waits for them hangs for {now - since:.0f} s"
+        held = f"events of GPUs do not arrive: a call of the driver that waits for them hangs for {now - since:.0f} s"
+        return held, "warning"
 
     def register(self) -> bool:
         """Register for the events of all GPUs, and report which are absent. Return False if all are."""

@@ -72,8 +72,9 @@ class GpuThreads:
         for worker in self._workers:
             worker.event.set()
         events = self._events  # another thread replaces them
-        if events is not None and (line := events.look(time.monotonic())):
-            self.box.post(["line", line, "warning"])
+        line, level = events.look(time.monotonic()) if events is not None else ("", "")
+        if line:
+            self.box.post(["line", line, level])
 
     def note_lost(self, uuids: Iterable[str], reason: str) -> None:
         """Declare devices lost, once each until they are back."""

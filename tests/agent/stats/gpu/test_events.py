@@ -79,9 +79,10 @@ def test_a_wait_for_events_that_hangs_is_one_line_and_so_is_its_end() -> None:
     told = []
     for second, n_calls in [*enumerate(range(30)), *((at, 30) for at in range(90, 130)), (130, 31), (131, 32)]:
         watched._n_calls = n_calls
-        if line := watched.look(float(second)):
-            told.append((second, line))
-    assert [second for second, _ in told] == [100, 130]
+        line, level = watched.look(float(second))
+        if line:
+            told.append((second, line, level))
+    assert [(second, level) for second, _, level in told] == [(100, "warning"), (130, "info")]
     assert "hangs for 10 s" in told[0][1] and "arrive" in told[1][1]
 
 
