@@ -19,14 +19,19 @@ _is_registered = False
 _T = TypeVar("_T")
 
 
-def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
-    """Start a daemon thread. Return False if the system is out of threads, or the exit has waited for the others."""
+def wait_at_exit() -> None:
+    """Have the exit of the process wait for the threads, after all that is registered with atexit from now on."""
     global _is_registered
-    if is_exiting.is_set():  # safeguard: no-native-thread-after-exit-wait
-        return False
     if not _is_registered:
         _is_registered = True
         atexit.register(_wait_for_all)  # safeguard: exit-waits-for-native-threads
+
+
+def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
+    """Start a daemon thread. Return False if the system is out of threads, or the exit has waited for the others."""
+    if is_exiting.is_set():  # safeguard: no-native-thread-after-exit-wait
+        return False
+    wait_at_exit()
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     try:
         with handlers_held():  # Thread.start() makes a KeyError of what a handler raises in it, of a thread that runs

@@ -14,6 +14,7 @@ from chiplog.identity import process_info
 from chiplog.recording.ends.failures import attach_context, exit_status_of
 from chiplog.recording.run import current_run
 from chiplog.recording.run.current_run import all_runs, open_runs
+from chiplog.safety.background_threads import wait_at_exit
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.pool_owners import note_good_end
 from chiplog_schemas.process.recording_dir import recording_dir
@@ -36,7 +37,8 @@ def install() -> None:
     if not _installed.acquire(blocking=False):
         return
     _remember_main_frame()
-    atexit.register(_at_exit)
+    wait_at_exit()  # safeguard: runs-end-before-the-exit-waits
+    atexit.register(_at_exit)  # it runs first: the end of a run may start threads
     os.register_at_fork(after_in_child=_after_fork)  # safeguard: fork-detaches-journal
     original_exit = sys.exit
 

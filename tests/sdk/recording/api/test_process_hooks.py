@@ -43,6 +43,28 @@ def test_the_end_by_sys_exit_is_the_end_of_the_run(chiplog_dir, offline, inside,
     assert (found["state"], found["exit_code"], found.get("reason")) == (state, code, reason)
 
 
+STARTS_THREADS_AT_ITS_END = """
+import chiplog
+from chiplog.safety.background_threads import start_thread
+run = chiplog.init(mode="offline", capture_console=False)
+start_thread(str, name="earlier")
+finish = type(run).finish
+def and_ask(self):
+    print(start_thread(str, name="later"))
+    finish(self)
+type(run).finish = and_ask
+"""
+
+
+@proves("runs-end-before-the-exit-waits", "the end of a run can start threads, as to agree on a run ID")
+def test_the_end_of_a_run_at_the_exit_can_start_threads(chiplog_dir) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS_THREADS_AT_ITS_END], capture_output=True, timeout=WAIT_S, check=True, text=True
+    )
+    may_start = sys.version_info < (3, 12)  # later ones start none at the exit
+    assert done.stdout == f"{may_start}\n", done.stderr
+
+
 KEEPS = """
 import multiprocessing, os, sys
 import chiplog
