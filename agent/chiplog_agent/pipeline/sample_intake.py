@@ -133,9 +133,8 @@ class SampleIntake:
     def take_report(self, producer: bytes, health: Mapping[Any, Any], now: float) -> None:
         """Pass on what a rank reports of its SDK, as a sample of its process, if that is sampled."""
         pid = self._pids.get(producer)
-        if pid is None:
+        if pid is None or not self._sdk.take(producer, health, now):
             return
-        self._sdk.take(producer, health)
         values = self._sdk.of(other for other, its_pid in self._pids.items() if its_pid == pid)  # of several runs
         if values:
             self._take_sample(Sample(now_us(), f"{RANK_DEVICE}{pid}", tuple(values), tuple(values.values())), now)
