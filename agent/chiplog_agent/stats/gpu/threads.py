@@ -99,9 +99,12 @@ class GpuThreads:
         devices = {place: self._memory.uuids.get(place, place) for place in places}
         for place, device in devices.items():
             self.note_lost([device], f"{place}: {places[place]}" if device != place else places[place])
+
+    def _note_nameless_back(self, places: Mapping[str, str]) -> None:
+        """Record that lost GPUs without a UUID answer: all but those that NVML, which has started, counts as lost."""
         with self._lost_lock:
             nameless = {device for device in self._lost if device.startswith("GPU ")}
-        for device in nameless - set(devices.values()):
+        for device in nameless - {self._memory.uuids.get(place, place) for place in places}:
             self.note_back(device)
 
     def note_unloaded(self) -> None:
@@ -191,6 +194,7 @@ class GpuThreads:
         self._start_workers(stats)  # of MIG instances
         self._forget_instances(stats)
         self._note_lost_places(stats.lost)
+        self._note_nameless_back(stats.lost)
         self._memory.uuids |= stats.places
         self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML no longer shows it")
         self.box.post(["gpus", gpus])

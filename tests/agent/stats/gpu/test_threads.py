@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent.stats.gpu.known_gpus import KnownGpus
+from chiplog_agent.stats.gpu.nvml import GpuUnavailableError
 from chiplog_agent.stats.gpu.threads import CHECK_INTERVAL_S, RETRY_MAX_S, GpuThreads
 from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
@@ -181,6 +182,22 @@ def test_a_device_is_lost_once_until_it_is_back(threads: GpuThreads) -> None:
     threads.note_back(GPU0)
     threads.note_lost([GPU0, GPU1], "once more")
     assert [(post[1], post[4]) for post in threads.box.messages] == [("gpu.back", GPU0), ("gpu.lost", GPU0)]
+
+
+def test_a_lost_gpu_without_a_uuid_stays_lost_while_nvml_cannot_start(
+    threads: GpuThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = GpuUnavailableError("NVML shows no GPU", lost={"GPU 0000:17:00.0": "GPU is lost"})
+    answers = [lost, GpuUnavailableError("Driver Not Loaded", is_unloaded=True)] * 2
+
+    def start() -> None:
+        raise answers.pop(0)
+
+    monkeypatch.setattr("chiplog_agent.stats.gpu.threads.GpuStats", start)
+    while answers:
+        threads._initialise()
+    posts = [(post[1], post[4]) for post in threads.box.messages if post[0] == "event"]
+    assert posts == [("gpu.lost", "GPU 0000:17:00.0")]
 
 
 @proves("unloaded-driver-said-once", "a driver that is not loaded any more is one event of the node", condition=True)
