@@ -42,7 +42,7 @@ class CollectorSupervisor:
         self._has_warned = False
         self._reported = ""
         self._refused = 0  # events, as last reported
-        self._kept = 0  # events, as last seen
+        self._kept: int | None = None  # events, as last seen; the first time those that were refused before this start
         self.n_refused = 0  # events since the start
         self._report(LinkState.CONNECTING, f"collector {link.address} has not answered yet")
 
@@ -64,9 +64,10 @@ class CollectorSupervisor:
 
         report: adds a row to `events`.
         """
-        refused = self._delivery.protocol.refused if self._delivery.is_open else self._refused
-        self.n_refused += max(0, self._delivery.protocol.refused - self._kept)
-        self._kept = self._delivery.protocol.refused
+        former, self._kept = self._kept, self._delivery.protocol.refused
+        if former is not None and self._kept is not None:
+            self.n_refused += max(0, self._kept - former)
+        refused = (self._kept or 0) if self._delivery.is_open else self._refused
         if (refused and self._refused <= refused < 2 * self._refused) or refused == self._refused:
             return
         self._refused = refused

@@ -42,7 +42,8 @@ class SenderProtocol:
         self.credit = 0
         self.in_flight_bytes = 0
         self.sessions = 0  # opened so far
-        self.refused = 0  # events of this sender that the receiver keeps without applying, as of its last ACK
+        # Events of this sender that the receiver keeps without applying, as of its last ACK; None before the first one.
+        self.refused: int | None = None
         self.is_queried = False  # whether clients ask the collector, as of the last ACK of this session
         self._sender = sender
         self._nonce = nonce

@@ -14,7 +14,7 @@ from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.daemon import output_path
 from chiplog_schemas.protocol.sender import SenderState
 from chiplog_schemas.transport.link_status import LinkState, read_link_status
-from tests.support.hop import Hop
+from tests.support.hop import SENDER, Hop
 from tests.support.waiting import wait_until
 
 
@@ -136,6 +136,19 @@ def test_refused_events_are_reported_when_they_begin_double_and_end(
     assert agent.link == (LinkState.OPEN, f"collector {hop.link.address} answers")
     refuse(4)
     assert agent.supervisor.n_refused == 16
+
+
+def test_what_was_refused_before_the_start_of_the_agent_is_not_counted_again(agent: Agent) -> None:
+    hop = agent.hop
+    agent.poll_refused()  # before the collector answers
+    hop.receiver.set_refused({SENDER: 7}, set())
+    hop.until(lambda: hop.log.acked == 10)
+    agent.poll_refused()
+    assert (agent.refused, agent.supervisor.n_refused) == ([7], 0)
+    hop.set_refused(9)
+    hop.until(lambda: hop.link.protocol.refused == 9)
+    agent.poll_refused()
+    assert agent.supervisor.n_refused == 2
 
 
 def test_a_collector_is_started_when_none_answers_and_again_when_it_does_not_come_up(starter: Agent) -> None:
