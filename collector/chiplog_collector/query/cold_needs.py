@@ -217,14 +217,19 @@ class Relations:
         return tables
 
 
+_relations_of: dict[str, Relations] = {}  # by the text; to parse it takes 100 ms
+
+
 def read_relations(connection: Any, sql: str) -> Relations:
-    """Return the views and macros of `views_sql()`. connection: of DuckDB, which parses the text."""
+    """Return the views and macros of `views_sql()`. connection: of DuckDB, which parses the text, once in a process."""
 
     def parse(text: str) -> str:
         [(parsed,)] = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [text]).fetchall()
         return str(parsed)
 
-    return Relations.of(sql, parse)
+    if sql not in _relations_of:
+        _relations_of[sql] = Relations.of(sql, parse)
+    return _relations_of[sql]
 
 
 def needs(found: References, params: _Params, relations: Relations) -> dict[str, list[Need]]:
