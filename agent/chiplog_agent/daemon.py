@@ -442,7 +442,7 @@ class AgentDaemon:
             gpus=self._samples.n_gpus,
             gpus_released=self._samples.is_released,
             gpus_lost=len(self._samples.lost_gpus),
-            gpus_stale=len(self._samples.stale_gpus),
+            gpus_stale=self._samples.n_stale_gpus,
             fatal_xids=self._samples.n_fatal_xids,
             sampler_pid=self._samples.sampler_pid,
             samples_host=self._samples.samples_host,

@@ -99,7 +99,7 @@ class SampleIntake:
         self.lost_gpus: set[str] = set()  # UUIDs, until they are back; MIG instances also until they are removed
         self.is_released = False  # whether an operator wants the GPUs closed
         self._gpus: tuple[Gpu, ...] = ()
-        self.stale_gpus: set[str] = set()  # UUIDs of those that do not answer, until they do or are lost
+        self.stale_gpus: set[str] = set()  # UUIDs of those that do not answer, until they do, are lost or leave
         self._parents: dict[str, str] = {}  # MIG instance → its GPU
         self._addresses: dict[str, str] = {}  # GPU → its PCI address, also while it is lost
 
@@ -119,6 +119,11 @@ class SampleIntake:
         if self.is_released or not self._lease.is_held:
             return 0
         return sum(gpu.uuid not in self.lost_gpus | self.stale_gpus for gpu in self._gpus)
+
+    @property
+    def n_stale_gpus(self) -> int:
+        """How many GPUs do not answer; 0 while an operator wants them closed, and then until one answers or leaves."""
+        return 0 if self.is_released else len(self.stale_gpus)
 
     @property
     def sampler_pid(self) -> int | None:
@@ -255,9 +260,11 @@ class SampleIntake:
                 self._gpus = gpus
                 self._claims.set_gpus(gpus)
                 self._forget_instances(gpus)
+                instances = {instance.uuid for gpu in gpus for instance in gpu.instances}
+                self.stale_gpus &= instances | {gpu.uuid for gpu in gpus}
             case NodeFacts(facts):
                 self._facts = facts
-                self._addresses |= {gpu["uuid"]: gpu["pci"] for gpu in facts.get("gpus", ()) if "pci" in gpu}
+                self._note_addresses({gpu["uuid"]: gpu["pci"] for gpu in facts.get("gpus", ()) if "pci" in gpu})
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
             case DeviceEvent("gpu.lost", device=device) if device in self.lost_gpus:
@@ -344,6 +351,15 @@ class SampleIntake:
             self._newest.pop(uuid, None)
             del self._parents[uuid]
         self._parents |= parents
+
+    def _note_addresses(self, addresses: dict[str, str]) -> None:
+        """Note where GPUs are plugged in. A lost one whose place another has now was replaced: it will not be back."""
+        places = set(addresses.values())
+        replaced = {uuid for uuid, pci in self._addresses.items() if pci in places and uuid not in addresses}
+        self.lost_gpus -= replaced | {uuid for uuid, gpu in self._parents.items() if gpu in replaced}
+        for uuid in replaced:
+            del self._addresses[uuid]
+        self._addresses |= addresses
 
     def _note(self, sample: Sample, now: float) -> None:
         """Keep the newest values of each device, and how late the host's are."""

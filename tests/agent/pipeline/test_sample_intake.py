@@ -200,6 +200,42 @@ def test_the_gpus_that_are_sampled_are_counted(intake: Intake, monkeypatch: pyte
     assert (intake.samples.n_gpus, intake.samples.is_released) == (0, True)
 
 
+def test_a_gpu_that_does_not_answer_counts_no_more_while_gpus_are_released_and_once_it_was_replaced(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced = Gpu("GPU-2", 1.0, (MigDevice("MIG-2", 1, 0),))
+    intake.samples._take_sample(Gpus((Gpu("GPU-1", 1.0), replaced)), 0.0)
+    for uuid in ("GPU-1", "GPU-2", "MIG-2"):
+        intake.samples._take_sample(DeviceStale(uuid), 0.0)
+    assert intake.samples.n_stale_gpus == 3
+    monkeypatch.setattr(ReleaseMark, "is_set", True)
+    intake.samples._follow_release()
+    assert intake.samples.n_stale_gpus == 0
+    monkeypatch.setattr(ReleaseMark, "is_set", False)
+    intake.samples._follow_release()
+    intake.samples._take_sample(Gpus((Gpu("GPU-1", 1.0), Gpu("GPU-3", 1.0))), 0.0)
+    assert intake.samples.stale_gpus == {"GPU-1"}
+    intake.samples._take_sample(Sample(1, "GPU-1", ("hw.power",), (5.0,)), 0.0)
+    assert intake.samples.n_stale_gpus == 0
+    assert intake.notices() == ["device_stale"] * 3 + ["gpu.back"]
+
+
+def test_a_lost_gpu_is_lost_until_another_is_at_its_place(intake: Intake) -> None:
+    def tell(**addresses: str) -> None:
+        gpus = [{"uuid": f"GPU-{name}", "pci": pci} for name, pci in addresses.items()]
+        intake.samples._take_sample(NodeFacts({"gpus": gpus}), 0.0)
+
+    tell(a="0000:17:00.0", b="0000:65:00.0")
+    intake.samples._take_sample(Gpus((Gpu("GPU-b", 1.0, (MigDevice("MIG-b", 1, 0),)),)), 0.0)
+    for uuid in ("GPU-a", "GPU-b", "MIG-b"):
+        intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "lost", uuid), 0.0)
+    intake.samples._take_sample(NodeFacts({"kernel": "6.1"}), 0.0)
+    tell(c="0000:b1:00.0")
+    assert intake.samples.lost_gpus == {"GPU-a", "GPU-b", "MIG-b"}
+    tell(c="0000:65:00.0", a="0000:b1:00.0")
+    assert intake.samples.lost_gpus == {"GPU-a"}, "it was moved, and has not answered yet"
+
+
 def test_a_lost_gpu_that_a_new_sampler_finds_lost_is_one_event(intake: Intake) -> None:
     for _ in range(2):
         intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "GPU-1 is lost", "GPU-1"), 0.0)
