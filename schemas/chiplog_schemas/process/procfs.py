@@ -37,7 +37,8 @@ def own_ticks(fields: list[str]) -> int:
 def resident_bytes(pid: int) -> int:
     """Return the resident memory of a process; 0 when it has ended.
 
-    /proc/PID/stat has it too, but since Linux 6.2 without what the CPUs count apart, up to megabytes each.
+    Exact where the kernel sums it in statm (from about Linux 6.16). From 6.2 on, earlier kernels leave out what the
+    CPUs count apart, up to megabytes each, as /proc/PID/stat still does.
     """
     fields = _read_line(f"/proc/{pid}/statm").split()
     return int(fields[1]) * _PAGE_BYTES if fields else 0
