@@ -7,9 +7,10 @@ nverror.h of NVIDIA's open kernel modules 595.45, for 173 and later.
 
 The severity follows from the actions, and the alert XidFatal counts the errors:
 
-- `error`: the immediate action resets the GPU, restarts the machine, or is work on the hardware.
+- `error`: the immediate action resets the GPU, restarts the machine, or is work on the hardware. By chiplog's own
+  exception also the codes of `_FATAL_BY_NAME`. Never a code of `APPLICATION_CODES`.
 - `info`: the catalog asks for nothing, or the XID only accompanies another one.
-- `warning`: everything else, such as a lost application or an old driver. Also each code of `APPLICATION_CODES`.
+- `warning`: everything else, such as a lost application or an old driver.
 """
 
 from collections.abc import Iterable
@@ -81,6 +82,7 @@ _ADVICE = {  # chiplog's advice where the two actions say too little
 _RESETS = frozenset(
     ("RESET_GPU", "RESTART_VM", "RESTART_BM", "CHECK_MECHANICALS", "WORKFLOW_XID_48", "WORKFLOW_NVLINK_ERR")
 )
+_FATAL_BY_NAME = frozenset((167, 173))  # NVIDIA names them fatal, and has no action for them
 _WAITS = frozenset((_NONE, "IGNORE", "WORKFLOW_XID_45", "XID_154"))
 
 
@@ -98,7 +100,7 @@ class Xid(NamedTuple):
 
 
 def _severity(code: int, action: str, follow_up: str) -> str:
-    if action in _RESETS and code not in APPLICATION_CODES:
+    if (action in _RESETS and code not in APPLICATION_CODES) or code in _FATAL_BY_NAME:
         return "error"
     return "info" if action in _WAITS and follow_up in ("IGNORE", _SEE_OTHER) else "warning"
 

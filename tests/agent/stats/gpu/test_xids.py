@@ -10,6 +10,7 @@ RESETS = (46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 150, 151
 RESTARTS = (8, 11, 13, 25, 31, 32, *range(39, 42), 60, *range(68, 73), *range(75, 78), 80, *range(82, 87), 88, 89, 94)
 RESTARTS_TOO = (*range(96, 106), *range(126, 136), 139)
 IGNORED = (37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161)
+FATAL_BY_NAME = (167, 173)
 OTHERS = (45, 78, 109, 142, *range(144, 150), 154, 159, *range(162, 173))
 
 
@@ -31,8 +32,8 @@ def test_the_table_has_all_codes_of_the_catalog() -> None:
 
 
 def test_what_needs_a_reset_is_fatal_and_what_restarts_the_application_is_a_warning() -> None:
-    assert {code for code, xid in XIDS.items() if xid.is_fatal} == set(RESETS)
-    assert {xid_of(code).severity for code in RESETS} == {"error"}
+    assert {code for code, xid in XIDS.items() if xid.is_fatal} == {*RESETS, *FATAL_BY_NAME}
+    assert {xid_of(code).severity for code in (*RESETS, *FATAL_BY_NAME)} == {"error"}
     assert {xid_of(code).severity for code in (*RESTARTS, *RESTARTS_TOO)} == {"warning"}
 
 
