@@ -97,6 +97,7 @@ class SampleIntake:
         self.n_dropped = 0  # samples, declared so far
         self.n_fatal_xids = 0
         self.lost_gpus: set[str] = set()  # UUIDs, until they are back; MIG instances also until they are removed
+        self._returned: set[str] = set()  # UUIDs that were reported back, until they are lost or stale again
         self.is_released = False  # whether an operator wants the GPUs closed
         self._gpus: tuple[Gpu, ...] = ()
         self.stale_gpus: set[str] = set()  # UUIDs of those that do not answer, until they do, are lost or leave
@@ -253,6 +254,7 @@ class SampleIntake:
                 if device.startswith(_GPU_DEVICES):
                     who, kind = f"GPU {self._short(device)}", "device_stale"
                     self.stale_gpus.add(device)
+                    self._returned.discard(device)
                 message = f"{who} has not answered; other statistics continue"
                 _log.warning("%s", message)
                 self._batcher.notice(kind, "warning", message, {"device": device}, now, now_us())
@@ -269,6 +271,8 @@ class SampleIntake:
                 self._claims.hold(pid, uuids)
             case DeviceEvent("gpu.lost", device=device) if device in self.lost_gpus:
                 pass  # another sampler found that too
+            case DeviceEvent("gpu.back", device=device) if device in self._returned:
+                pass  # a former sampler reported it, and ended before it saved that
             case DeviceEvent(kind, level, text, device, body):
                 self._count(kind, device, body.get("code", 0))
                 text += f" ({self._short(device)})" if device else ""
@@ -334,9 +338,11 @@ class SampleIntake:
         if kind == "gpu.lost":
             self.lost_gpus.add(device)
             self.stale_gpus.discard(device)
+            self._returned.discard(device)
         elif kind == "gpu.back":
             self.lost_gpus.discard(device)
             self.stale_gpus.discard(device)
+            self._returned.add(device)
         elif kind == "gpu.xid" and xid_of(code).is_fatal:
             self.n_fatal_xids += 1
 

@@ -243,6 +243,17 @@ def test_a_lost_gpu_that_a_new_sampler_finds_lost_is_one_event(intake: Intake) -
     assert intake.samples.lost_gpus == {"GPU-1"}
 
 
+def test_a_gpu_that_is_back_is_one_event_also_when_a_new_sampler_reports_it_again(intake: Intake) -> None:
+    """The first one may end a loss that the agent before this one reported."""
+    back = DeviceEvent("gpu.back", "info", "the GPU is back", "GPU-1")
+    for trouble in (DeviceEvent("gpu.lost", "error", "GPU-1 is lost", "GPU-1"), DeviceStale("GPU-1"), None):
+        for _ in range(2):
+            intake.samples._take_sample(back, 0.0)
+        if trouble is not None:
+            intake.samples._take_sample(trouble, 0.0)
+    assert intake.notices() == ["gpu.back", "gpu.lost", "gpu.back", "device_stale", "gpu.back"]
+
+
 @proves("lateness-without-clock", "a clock that jumps makes no sample late", value="ts_us / 1e6")
 def test_a_clock_that_jumps_makes_no_sample_late_and_a_pause_does(
     intake: Intake, monkeypatch: pytest.MonkeyPatch

@@ -141,10 +141,13 @@ class GpuThreads:
         while True:
             with self._init_lock:
                 self.look(time.monotonic())
-            with self._lost_lock:
-                lost = frozenset(self._lost)
-            self._memory.save(lost)
+            self._save()
             time.sleep(CHECK_INTERVAL_S)
+
+    def _save(self) -> None:
+        with self._lost_lock:
+            lost = frozenset(self._lost)
+        self._memory.save(lost)
 
     @property
     def _is_troubled(self) -> bool:
@@ -189,13 +192,14 @@ class GpuThreads:
         self._events = stats.events(self.box.post, lambda line: self._emit("events", line))
         self._events.start()
         self._start_workers(stats)
+        self._memory.uuids |= stats.places
+        self._save()
         gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
         self._emit("mig", *stats.lines_of_mig)
         self._start_workers(stats)  # of MIG instances
         self._forget_instances(stats)
         self._note_lost_places(stats.lost)
         self._note_nameless_back(stats.lost)
-        self._memory.uuids |= stats.places
         self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML no longer shows it")
         self.box.post(["gpus", gpus])
         self.box.post(["facts", stats.facts()])

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -182,6 +184,30 @@ def test_a_device_is_lost_once_until_it_is_back(threads: GpuThreads) -> None:
     threads.note_back(GPU0)
     threads.note_lost([GPU0, GPU1], "once more")
     assert [(post[1], post[4]) for post in threads.box.messages] == [("gpu.back", GPU0), ("gpu.lost", GPU0)]
+
+
+def test_what_is_known_of_gpus_is_kept_before_one_of_them_can_hang(tmp_path: Path) -> None:
+    path = tmp_path / "known"
+    KnownGpus(path).save(frozenset({GPU0}))
+
+    class Hanging:
+        lines = ()
+        devices = ()
+        places: ClassVar = {"GPU 0 of 1": GPU0}
+
+        def events(self, *_: Any) -> Any:
+            return SimpleNamespace(start=lambda: None)
+
+        def describe(self) -> None:
+            raise TimeoutError
+
+    threads = GpuThreads(KnownGpus(path))
+    threads.note_back(GPU0)
+    with pytest.raises(TimeoutError):
+        threads._begin(Hanging())  # type: ignore[arg-type]  # as much of NVML as is called
+    threads.box.close()
+    kept = KnownGpus(path)
+    assert (kept.uuids, kept.lost) == ({"GPU 0 of 1": GPU0}, frozenset())
 
 
 def test_a_lost_gpu_without_a_uuid_stays_lost_while_nvml_cannot_start(
