@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.support.independent_readings import ROUNDING
 from tests.support.observed_rank import observe
 
-ERROR_MAX = 0.01
+ERROR_MAX = 0.05  # of few samples while the rank still begins; in a minute it is 0.01
 ROUNDINGS_MAX = 3  # of the few samples here
 SAMPLES_MIN = 3  # for a median: a process that starts or ends just then is no error
 
