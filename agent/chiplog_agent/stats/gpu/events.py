@@ -16,6 +16,7 @@ WAIT_MS = 1000  # of one call; the thread ends within this time
 _PAUSE_S = 1.0  # after a failed call, as while a GPU is lost
 _HELD_S = 10.0  # a call that the driver holds for this long hangs …
 _HELD_LOOKS = 5  # … unless this process was stopped in between
+_LOOK_S = 1.0  # looks closer together count as one: with a short interval, many fit in one wait
 
 Post = Callable[..., None]
 
@@ -40,6 +41,7 @@ class GpuEvents:
         self._has_ended = threading.Event()
         self._n_calls = 0  # that wait for events
         self._seen: tuple[int, float, int] = (-1, 0.0, 0)  # that number, since when, and how often it was the same
+        self._counted_at = 0.0  # when that was last counted
         self._is_held = False
 
     def start(self) -> None:
@@ -66,11 +68,13 @@ class GpuEvents:
         """
         n_calls, since, looks = self._seen
         if n_calls != self._n_calls or self._has_ended.is_set():
-            self._seen = self._n_calls, now, 0
+            self._seen, self._counted_at = (self._n_calls, now, 0), now
             was_held, self._is_held = self._is_held, False
             return "the driver answers again: events of GPUs arrive" if was_held else "", "info"
-        self._seen = n_calls, since, looks + 1
-        if self._is_held or looks < _HELD_LOOKS or now - since < _HELD_S:
+        if now - self._counted_at >= _LOOK_S:
+            looks += 1
+            self._seen, self._counted_at = (n_calls, since, looks), now
+        if self._is_held or looks <= _HELD_LOOKS or now - since < _HELD_S:
             return "", ""
         self._is_held = True  # safeguard: held-wait-said-once
         held = f"events of GPUs do not arrive: a call of the driver that waits for them hangs for {now - since:.0f} s"

@@ -86,6 +86,15 @@ def test_a_wait_for_events_that_hangs_is_one_line_and_so_is_its_end() -> None:
     assert "hangs for 10 s" in told[0][1] and "arrive" in told[1][1]
 
 
+def test_a_process_that_stood_still_has_no_wait_that_hangs_also_when_it_looks_often() -> None:
+    watched = GpuEvents(None, {}, list, print, print)
+    watched._n_calls = 1  # a wait of a second, of which 10 s of standstill are a part
+    shown = [watched.look(now) for now in (*(0.05 * look for look in range(20)), *(11 + 0.05 * at for at in range(3)))]
+    assert shown == [("", "info")] + [("", "")] * 22
+    later = [watched.look(11.2 + 0.05 * look)[0] for look in range(200)]
+    assert len([line for line in later if "hangs" in line]) == 1
+
+
 @proves("last-events-taken", "what happened until NVML is shut down is posted", condition=False)
 def test_what_has_happened_when_the_thread_ends_is_posted(node: GpuSampler) -> None:
     shown = node.ask(
