@@ -23,12 +23,19 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _SECTOR_BYTES = 512  # Documentation/block/stat.rst
 _PSS_INTERVAL_S = 0.5  # smaps takes milliseconds per process
 _FLOAT = 1e-6  # what arithmetic of seconds may differ by
-_READING_S = 0.3  # the most that the sampler needs for one sample
+_BESIDE_S = 0.3  # a child of the rank that only the sampler counts adds less than the rank itself in this time
 # In units of the metric; others have exact sources. A share of CPU is a number of ticks in a second.
 ROUNDING = {
     "system.cpu.utilization": _TICK_S / (os.cpu_count() or 1),
     "process.cpu.utilization": _TICK_S,
     "system.cpu.load_average.1m": 0.01,
+}
+# By how much a gauge may be outside of the range of all readings: as a share, and in units of the metric.
+_OUTSIDE_SHARE = 0.01
+_OUTSIDE = {name: 3 * rounding for name, rounding in ROUNDING.items()} | {
+    "process.threads": 1.0,  # the rank's child, which only the sampler counts
+    "process.blocked": 1.0,
+    "process.open_file_descriptors": 20.0,
 }
 Key = tuple[str, str]  # device and name
 Values = dict[Key, float]
@@ -40,6 +47,13 @@ class Reading(NamedTuple):
     begun_us: int
     ended_us: int
     values: Values
+
+
+class Received(NamedTuple):
+    """A sample, and when it had arrived, in µs since the epoch: after all of its values had been read."""
+
+    sample: Sample
+    at_us: int
 
 
 class Groups(NamedTuple):
@@ -196,7 +210,7 @@ class Accuracy:
 
     Attributes:
         n: The samples that were compared.
-        n_outside: Of a counter: samples that are not between the readings before and after.
+        n_outside: Samples that are not between the readings before and after; of a gauge: not in the range of all.
         grown: Of a counter: by how much it grew.
         errors: Of a gauge: against the reading at the same time, in its unit and as a share.
     """
@@ -218,13 +232,14 @@ class Accuracy:
         return statistics.median(share for _, share in self.errors)
 
 
-def compare(samples: Iterable[Sample], readings: list[Reading], rank: int) -> dict[str, Accuracy]:
+def compare(samples: Iterable[Received], readings: list[Reading], rank: int) -> dict[str, Accuracy]:
     """Compare each value of the host, its devices and a rank with the readings around it, by metric that was read."""
     names = {name for of in readings for _, name in of.values if name in SYSTEM_METRICS} | _SHARES.keys()
     found = {name: Accuracy(SYSTEM_METRICS[name].is_counter) for name in names}
     first: Values = {}
     last_us: dict[str, int] = {}
-    for sample in samples:
+    ranges: dict[Key, tuple[float, float]] = {}
+    for sample, received_us in samples:
         device = RANK if sample.device == f"pid:{rank}" else sample.device
         for name, value in zip(sample.names, sample.values, strict=True):
             if (of := found.get(name)) is None:
@@ -233,7 +248,7 @@ def compare(samples: Iterable[Sample], readings: list[Reading], rank: int) -> di
                 since_us, last_us[name] = last_us.get(name), sample.ts_us
                 expected = None if since_us is None else _share(name, readings, since_us, sample.ts_us)
             elif of.is_counter:
-                bounds = _around(readings, (device, name), sample.ts_us)
+                bounds = _around(readings, (device, name), sample.ts_us, received_us)
                 if bounds is not None:
                     of.n += 1
                     of.n_outside += not bounds[0] - _FLOAT <= value <= bounds[1] + _FLOAT
@@ -243,6 +258,9 @@ def compare(samples: Iterable[Sample], readings: list[Reading], rank: int) -> di
                 expected = _nearest(readings, (device, name), sample)
             if expected is not None:
                 of.n += 1
+                key = (device, name)
+                low, high = ranges[key] = ranges.get(key) or _range(readings, key)
+                of.n_outside += not low <= value <= high
                 error = abs(value - expected)
                 of.errors.append((error, error / abs(expected) if expected else float(error > 0.0)))
     return found
@@ -272,11 +290,23 @@ def _interpolated(readings: list[Reading], key: Key, at_us: int) -> float | None
     return None
 
 
-def _around(readings: list[Reading], key: Key, at_us: int) -> tuple[float, float] | None:
-    """Return the values before the sampler began to read, and after it had: a sample has the time of one of both."""
-    before = [of.values[key] for of in readings if key in of.values and of.ended_us <= at_us - _READING_S * 1e6]
-    after = [of.values[key] for of in readings if key in of.values and of.begun_us >= at_us + _READING_S * 1e6]
+def _around(readings: list[Reading], key: Key, begun_us: int, ended_us: int) -> tuple[float, float] | None:
+    """Return the values before the sampler began to read, which is the time of its sample, and after it had."""
+    before = [of.values[key] for of in readings if key in of.values and of.ended_us <= begun_us - _BESIDE_S * 1e6]
+    after = [of.values[key] for of in readings if key in of.values and of.begun_us >= ended_us + _BESIDE_S * 1e6]
     return (before[-1], after[0]) if before and after else None
+
+
+def _range(readings: list[Reading], key: Key) -> tuple[float, float]:
+    """Return the bounds of a gauge. A share of CPU is a mean of those between readings."""
+    name = key[1]
+    if name in _SHARES:
+        shares = [_share(name, [one, next_], one.begun_us, next_.begun_us) for one, next_ in pairwise(readings)]
+        values = [share for share in shares if share is not None]
+    else:
+        values = [of.values[key] for of in readings if key in of.values]
+    low, high, more = min(values), max(values), _OUTSIDE.get(name, 0.0)
+    return low - _OUTSIDE_SHARE * abs(low) - more, high + _OUTSIDE_SHARE * abs(high) + more
 
 
 def _nearest(readings: list[Reading], key: Key, sample: Sample) -> float | None:

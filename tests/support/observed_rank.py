@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chiplog_agent.stats.sampler_process import Sample, SamplerProcess
-from tests.support.independent_readings import Accuracy, Groups, Observer, compare
+from chiplog_schemas.clock import now_us
+from chiplog_schemas.limits import SAMPLE_INTERVAL_S
+from tests.support.independent_readings import Accuracy, Groups, Observer, Received, compare
 from tests.support.waiting import WAIT_S
 
 READING_INTERVAL_S = 0.1
-AFTERWARDS_S = 0.5  # so that readings surround the last sample
+BEFORE_S = 0.5  # so that a reading precedes the first sample
 _MOUNT = "/sys/fs/cgroup"
 _LIMITS = {  # of CPU 20 ms in each 100, so that it is denied some
     "cpu": ("cpu.cfs_quota_us", 20_000),
@@ -47,26 +49,35 @@ for turn in range(1_000_000):
 
 
 def observe(seconds: float, folder: Path) -> dict[str, Accuracy]:
-    """Sample a rank for some seconds, and compare. folder: on a disk, for its file."""
+    """Sample a rank for some seconds, and until each metric has been compared or WAIT_S is over.
+
+    folder: on a disk, for the rank's file.
+    """
     with _groups() as groups, _rank(folder / "data", groups) as processes:
         rank = processes[0]
         observer = Observer(processes, groups, ("/dev/shm", "/tmp"))
-        readings, samples = [observer.read()], list[Sample]()
-        time.sleep(AFTERWARDS_S)
+        readings, samples = [observer.read()], list[Received]()
+        time.sleep(BEFORE_S)
         feed = SamplerProcess()
         feed.watch([rank])
         try:
             feed.start()
-            until = time.monotonic() + seconds
-            while time.monotonic() < until + AFTERWARDS_S:
+            compare_at = time.monotonic() + seconds
+            end_at = compare_at + WAIT_S
+            while True:
+                messages = feed.read()
+                received_us = now_us()
+                samples += [Received(each, received_us) for each in messages if isinstance(each, Sample)]
                 readings.append(observer.read())
-                found = [message for message in feed.read() if isinstance(message, Sample)]
-                samples += found if time.monotonic() < until else []
-                feed.tick(time.monotonic())
+                if (now := time.monotonic()) >= compare_at:
+                    found = compare(samples, readings, rank)
+                    if all(of.n for of in found.values()) or now >= end_at:
+                        return found
+                    compare_at = now + SAMPLE_INTERVAL_S
+                feed.tick(now)
                 time.sleep(READING_INTERVAL_S)
         finally:
             feed.close()
-    return compare(samples, readings, rank)
 
 
 @contextmanager
