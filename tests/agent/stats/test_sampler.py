@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
+from pathlib import Path
 
 from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
 from chiplog_agent.stats.gpu.threads import AbsentGpus
@@ -15,10 +16,11 @@ from chiplog_agent.stats.sampler_process import (
     DeviceStale,
     Sample,
 )
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import SAMPLE_INTERVAL_S
 from tests.support.gpu_sampler import GPU0, GpuSampler, lines, of
 from tests.support.safeguard import proves
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, wait_until
 
 
 def test_a_start_of_nvml_that_hangs_is_told_and_host_samples_go_on(node: GpuSampler) -> None:
@@ -150,9 +152,18 @@ def test_no_gpu_is_stale_because_the_agent_stood_still(node: GpuSampler) -> None
     """The pipe is full then, and the sampler waits."""
     node.feed.start()
     node.run(lambda messages: len(of(messages, GPU0)) >= 4)
-    time.sleep(5.0)
-    messages = node.run(lambda messages: len(of(messages, "")) >= 60)
-    times = [sample.ts_us for sample in of(messages, "")]
+    first_seen: dict[tuple[str, ...], float] = {}  # by the state of its main thread and the number of its waits
+
+    def is_in_one_wait() -> bool:
+        text = Path(f"/proc/{node.feed.pid}/status").read_text(encoding="ascii")
+        seen = tuple(line for line in text.splitlines() if line.startswith(("State:", "voluntary_ctxt_switches:")))
+        since = first_seen.setdefault(seen, time.monotonic())
+        return "sleeping" in seen[0] and time.monotonic() - since > 1.0
+
+    wait_until(is_in_one_wait, "a wait longer than that for its timer, 0.1 s: for room in the pipe")
+    read_us = now_us()
+    messages = node.run(lambda messages: sum(each.ts_us > read_us for each in of(messages)) > 2 * STALE_PERIODS)
+    times = [sample.ts_us for sample in of(messages)]
     assert max(after - before for before, after in pairwise(times)) > 10**6, "the sampler did not wait"
     assert not [message for message in messages if isinstance(message, DeviceStale)]
 
