@@ -234,7 +234,7 @@ def goes_elsewhere(where: Paths) -> str:
     link = collector_link_status(where)
     answers = _HOW_IT_ANSWERS[link.state] if link is not None else ""
     n_bytes = 0 if _is_open(link) else _spool_bytes(where)
-    waits = f"; {n_bytes / KIB:,.0f} KiB wait in the spool" if n_bytes else ""
+    waits = f"; up to {n_bytes / KIB:,.0f} KiB wait in the spool" if n_bytes else ""
     how = "--url" if os.environ.get("CHIPLOG_COLLECTOR") else "--url or CHIPLOG_COLLECTOR"
     return (
         f"what is logged under {where.root} goes to the collector {address}{answers}{waits}; query it with "
@@ -259,9 +259,7 @@ def _is_own_service(where: Paths, address: str) -> bool:
 
 
 def _spool_bytes(where: Paths) -> int:
-    """Return the size of a spool with blocks that are not acknowledged; 0 without one, or if it cannot be read."""
-    if not has_undelivered_spool(where):
-        return 0
+    """Return the size of the spool; 0 if it cannot be read. Its newest segment may have what was acknowledged."""
     try:
         return sum(path.stat().st_size for _, path in list_segments(where.agent / "spool"))
     except OSError:

@@ -16,8 +16,6 @@ from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
 from chiplog_schemas.storage.segment_format import segment_name
-from chiplog_schemas.storage.segment_log import OWED_NAME
-from chiplog_schemas.storage.watermark import Watermark
 from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
 from chiplog_schemas.transport.link_status import LinkState, write_link_status
 from tests.support.lock_holder import lock_holder
@@ -287,15 +285,3 @@ def test_a_journal_is_on_its_way_before_and_while_the_agent_reads_it(where: Path
 def test_the_number_of_waiting_journals_is_a_sentence() -> None:
     assert daemons.what_waits(1) == "1 journal of an ended process waits"
     assert daemons.what_waits(2) == "2 journals of ended processes wait"
-
-
-def test_a_spool_that_is_acknowledged_does_not_wait(where: Paths) -> None:
-    spool = where.agent / "spool"
-    spool.mkdir(parents=True)
-    remember_collector(where.agent, RememberedCollector("tcp://10.0.0.1:7777", "", "site", True))
-    (spool / segment_name(1)).write_bytes(bytes(4096))
-    owed = Watermark(spool / OWED_NAME, writable=True)
-    owed.set(2)
-    assert "; 4 KiB wait in the spool" in daemons.goes_elsewhere(where)
-    owed.set(0)
-    assert "KiB" not in daemons.goes_elsewhere(where)
