@@ -314,6 +314,10 @@ class Door:
     def __init__(self, context: Any, addresses: list[str], *more: Any) -> None:
         self.socket = World.now_running.network.routers[addresses[0]] = Router()
 
+    @property
+    def has_message(self) -> bool:
+        return self.socket.poll() > 0
+
     def receive(self, now: float) -> Any:
         routing, *frames = self.socket.recv_multipart()
         return SimpleNamespace(routing=routing, frames=frames, client=SimpleNamespace(permit=None), peer_pid=None)
