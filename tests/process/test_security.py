@@ -50,15 +50,15 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host.stop()
 
 
-def refused(centre: Centre, host: Host, before: bytes, *words: str, answers: int = 0) -> str:
-    """Wait until an agent's log has one line why it is rejected; the collector's log has no record of it.
+def refused(centre: Centre, host: Host, before: list[tuple[bytes, int]], *words: str, answers: int = 0) -> str:
+    """Wait until an agent's log has one line why it is rejected; the collector accepts nothing of it.
 
-    before: the collector's log. answers: how often the agent was accepted before.
+    before: what the collector had accepted. answers: how often the agent was accepted before.
     """
 
     def line() -> str:
         assert host.output().count(" answers") == answers, "it is let in"
-        assert centre.log_bytes() == before, "it stores"
+        assert centre.accepted() == before, "it stores"
         lines = [line for line in host.output().splitlines() if "out of reach" in line]
         return next((line for line in lines if all(word in line for word in words)), "")
 
@@ -89,7 +89,7 @@ def test_an_allowed_agent_delivers_and_an_allowed_reader_reads(
 
 @proves("tcp-bound-with-keys", "a TCP address is bound with keys, and says so to who comes without")
 def test_an_agent_without_keys_is_told_that_it_needs_them(centre: Centre, host: Host) -> None:
-    before = centre.log_bytes()
+    before = centre.accepted()
     host.start_at(centre.address, "--node", host.root.name)
     refused(centre, host, before, "requires keys")
 
@@ -100,7 +100,7 @@ def test_an_agent_without_keys_is_told_that_it_needs_them(centre: Centre, host: 
 def test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run(centre: Centre, host: Host) -> None:
     host.keys("new", "agent", "--name", host.root.name)
     give(centre, host)
-    before = centre.log_bytes()
+    before = centre.accepted()
     host.start_at(centre.address, "--node", host.root.name)
     line = refused(centre, host, before, "chiplog keys allow")
     assert host.root.name in line and str(host.key_directory / "agent.pub") in line
@@ -113,7 +113,7 @@ def test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run(centre: Cen
 @proves("domain-needs-role", "a reader's key delivers nothing", part="in permit.roles")
 def test_an_agent_with_a_readers_key_is_refused(centre: Centre, host: Host) -> None:
     centre.admit(host, "agent", "--role", "reader")
-    before = centre.log_bytes()
+    before = centre.accepted()
     host.start_at(centre.address, "--node", host.root.name)
     refused(centre, host, before, "chiplog keys allow")
 
@@ -128,7 +128,7 @@ def test_an_agent_that_expects_another_collector_says_so(centre: Centre, host: H
     other.keys("new", "collector")
     centre.admit(host, "agent")
     give(other, host)
-    before = centre.log_bytes()
+    before = centre.accepted()
     host.start_at(centre.address)
     refused(centre, host, before, "collector.pub")
 
@@ -136,7 +136,7 @@ def test_an_agent_that_expects_another_collector_says_so(centre: Centre, host: H
 @proves("agent-key-bound-to-node", "an agent's key is bound to its node's name", condition=False)
 def test_an_agent_that_calls_itself_otherwise_stores_nothing(centre: Centre, host: Host) -> None:
     centre.admit(host, "agent", "--node", "another")
-    before = centre.log_bytes()
+    before = centre.accepted()
     host.start_at(centre.address, "--node", host.root.name)
     line = refused(centre, host, before, "may speak for another")
     assert repr(host.root.name) in line
@@ -151,7 +151,7 @@ def test_an_agent_with_keys_sends_nothing_to_a_collector_without(host: Host, tmp
         other.keys("new", "collector")
         host.keys("new", "agent")
         give(other, host)
-        before = plain.log_bytes()
+        before = plain.accepted()
         host.start_at(plain.address, "--node", host.root.name)
         refused(plain, host, before, "collector.pub")
     finally:
@@ -171,10 +171,10 @@ def test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_
     host.log(101.0)
     wait_until(lambda: 101.0 in centre.stored(), "the rows before")
     centre.keys("revoke", name)
-    before = centre.log_bytes()
+    before = centre.accepted()
     assert name in refused(centre, host, before, "chiplog keys allow", answers=1)
     host.log(102.0)
-    assert centre.log_bytes() == before and 102.0 not in centre.stored()
+    assert centre.accepted() == before and 102.0 not in centre.stored()
     centre.keys("allow", str(host.key_directory / "agent.pub"), "--node", HOST)
     wait_until(lambda: 102.0 in centre.stored(), "the rows behind")
     assert [value for value in centre.stored() if 100 < value < 200] == [101.0, 102.0]

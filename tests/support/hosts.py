@@ -4,6 +4,9 @@ from pathlib import Path
 
 import chiplog
 from chiplog_cli.root import main
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.storage.record import Kind, Record, scan_records
+from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
 from tests.support.node import Node
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
@@ -50,9 +53,15 @@ class Centre(Host):
     def stored(self) -> list[float]:
         return sorted(row["value"] for row in self.try_sql("SELECT value FROM metrics WHERE key = 'x'"))
 
-    def log_bytes(self) -> bytes:
-        """Return what the receiver has accepted."""
-        return b"".join(path.read_bytes() for path in sorted((self.place.collector / "log").glob("*.seg")))
+    def accepted(self) -> list[tuple[bytes, int]]:
+        """Return what the receiver has accepted of others, by commit: the sender, and how many records."""
+        found: list[tuple[bytes, int]] = []
+        for path in sorted((self.place.collector / "log").glob("*.seg")):
+            for record in scan_records(path.read_bytes()[SEGMENT_HEADER_BYTES:], sealed=False):
+                if isinstance(record, Record) and record.kind == Kind.RECEIPT:
+                    rows = unpack(record.payload)[1]
+                    found += [(row[0], row[3]) for row in rows if any(row[0])]  # zeros: the collector itself
+        return found
 
 
 def give(centre: Host, host: Host, name: str = "collector") -> None:

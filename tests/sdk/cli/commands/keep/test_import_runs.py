@@ -184,7 +184,7 @@ def test_a_source_comes_in_once_and_is_refused_when_it_has_changed(centre: Centr
     assert rows(centre.root, "SELECT project, name, state FROM runs WHERE run_id = 'from-csv'") == [
         {"project": "p", "name": "a", "state": "finished"}
     ]
-    before = centre.log_bytes()
+    before = centre.accepted()
     path.write_text("step,loss,note\n1,0.5,hi\n2,nan,\n3,1,\n")
     changed = run(*arguments)
     assert changed.exit_code == 1
@@ -193,7 +193,7 @@ def test_a_source_comes_in_once_and_is_refused_when_it_has_changed(centre: Centr
     )
     path.write_text("step,loss\n1,2\n3\n")
     assert run(path, exported_csv := tmp_path / "b.csv", "--dir", centre.root).exit_code == 2
-    assert not exported_csv.exists() and centre.log_bytes() == before
+    assert not exported_csv.exists() and centre.accepted() == before
 
 
 @proves(
@@ -205,14 +205,14 @@ def test_a_run_from_elsewhere_is_refused_before_anything_is_sent(
     assert run(exported, "--dir", centre.root).exit_code == 0
     path = tmp_path / "metrics.csv"
     path.write_text("run,label,step,time,loss\nwhole,rank0,1,2026-01-01,0.5\n")
-    before = centre.log_bytes()
+    before = centre.accepted()
     refused = run(path, "--dir", centre.root)
     assert (refused.exit_code, refused.stderr) == (
         1,
         f"Error: {path}: run whole is in the collector already, and not from this source; give this one another ID "
         "with --as ID\n",
     )
-    assert centre.log_bytes() == before
+    assert centre.accepted() == before
     assert run(path, "--as", "whole-2", "--dir", centre.root).exit_code == 0
 
 
@@ -246,7 +246,7 @@ def test_a_changed_source_with_as_many_events_is_refused(
     path, run_id = tmp_path / "a.csv", f"same-{time.time_ns()}"
     path.write_text("step,other,loss\n1,5,0.5\n")
     assert run(path, "--as", run_id, "--dir", centre.root).exit_code == 0
-    before = centre.log_bytes()
+    before = centre.accepted()
     path.write_text(content)
     changed = run(path, *options, "--as", run_id, "--dir", centre.root)
     assert (changed.exit_code, changed.stderr) == (
@@ -254,7 +254,7 @@ def test_a_changed_source_with_as_many_events_is_refused(
         f"Error: {path}: run {run_id} was imported before, and the source has changed since, or --map or --project; "
         f"chiplog rm {run_id}, then import it again, or give this one another ID with --as ID\n",
     )
-    assert centre.log_bytes() == before
+    assert centre.accepted() == before
     assert rows(centre.root, f"FROM run_tags WHERE run_id = '{run_id}'") == []
 
 
@@ -288,7 +288,7 @@ def test_a_directory_of_several_formats_names_those_that_are_left(centre: Centre
 
 
 def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, exported: Path, tmp_path: Path) -> None:
-    before = centre.log_bytes()
+    before = centre.accepted()
     damaged = shutil.copytree(exported, tmp_path / "damaged")
     (damaged / "metrics.parquet").write_bytes(b"no longer")
     for arguments in ([exported, damaged], [damaged]):
@@ -301,7 +301,7 @@ def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, ex
     newer = shutil.copytree(exported, tmp_path / "newer")
     (newer / "run.json").write_text(json.dumps({**content, "version": 99}))
     assert run(newer, "--dir", centre.root).exit_code == 2
-    assert centre.log_bytes() == before
+    assert centre.accepted() == before
 
 
 @proves("bad-run-id-refused", "a command refuses a run ID that `init` would change", condition=False)
