@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from chiplog_agent.stats.frames import GPU_DEVICES, RANK_DEVICE
 from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.exposed import Exposed, Health
 from chiplog_schemas.model.system_metrics import AGENT_REFUSALS, PIPELINE_DEVICE, PIPELINE_PERIOD_S
@@ -136,6 +137,6 @@ def health_of(agent: AgentHealth, samples: Callable[[], Iterable[Exposed]]) -> H
 
 def device_labels(node: str, device: str) -> dict[str, str]:
     """Return the labels that name a device. A rank's process is named by its run and rank alone."""
-    kind = "uuid" if device.startswith(("GPU-", "MIG-")) else "device"
-    is_rank = device.startswith("pid:")
+    kind = "uuid" if device.startswith(GPU_DEVICES) else "device"
+    is_rank = device.startswith(RANK_DEVICE)
     return {"node": node, **({kind: device} if device and not is_rank else {})}

@@ -15,8 +15,9 @@ from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.health import device_labels
 from chiplog_agent.pipeline.sdk_reports import SdkReports
 from chiplog_agent.stats.claims import Claims
-from chiplog_agent.stats.frames import Gpu
+from chiplog_agent.stats.frames import GPU_DEVICES, RANK_DEVICE, Gpu
 from chiplog_agent.stats.gpu.changes import GpuChanges
+from chiplog_agent.stats.gpu.nvml import short_address
 from chiplog_agent.stats.gpu.xids import xid_of
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
@@ -35,9 +36,6 @@ from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.model.exposed import Exposed
 
-RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
-_GPU_DEVICES = ("GPU-", "MIG-")
-_PCI_CHARS = 12  # NVML's domain has 8 digits, the kernel's 4
 _UUID_CHARS = len("GPU-") + 8  # random digits: enough to find the device among those of a node
 _KEPT_PERIODS = 3  # a device that was not sampled for this long is not shown in /metrics …
 _KEPT_PERIOD_S = 10.0  # … but slow values come each 10 s
@@ -251,7 +249,7 @@ class SampleIntake:
                     self._batcher.samples_dropped += 1
             case DeviceStale(device):
                 who, kind = f"device {device}", "sampler"  # a source of the host
-                if device.startswith(_GPU_DEVICES):
+                if device.startswith(GPU_DEVICES):
                     who, kind = f"GPU {self._short(device)}", "device_stale"
                     self.stale_gpus.add(device)
                     self._returned.discard(device)
@@ -286,8 +284,8 @@ class SampleIntake:
         """Return what names a GPU in a message: its PCI address if that is known, else the start of its UUID."""
         address = self._addresses.get(device)
         if address is not None:
-            return f"PCI {address[-_PCI_CHARS:]}"
-        return device[:_UUID_CHARS] if device.startswith(_GPU_DEVICES) else device
+            return f"PCI {short_address(address)}"
+        return device[:_UUID_CHARS] if device.startswith(GPU_DEVICES) else device
 
     def _assign_gpus(self, now: float) -> None:
         for producer, uuids in self._claims.take_changes():
@@ -297,7 +295,7 @@ class SampleIntake:
 
     def _report_unknown(self, producer: bytes, entry: str, now: float) -> None:
         """Report that a rank names a GPU which this node does not have. One that is lost does exist."""
-        has_nameless = any(not device.startswith(_GPU_DEVICES) for device in self.lost_gpus)
+        has_nameless = any(not device.startswith(GPU_DEVICES) for device in self.lost_gpus)
         if self.lost_gpus and (entry.isdecimal() or has_nameless):  # the others may have other indices now
             return
         if any(device.startswith(entry) or device in entry for device in self.lost_gpus):

@@ -7,7 +7,7 @@ differ from NVML's. The agent resolves it to UUIDs, and corrects it if NVML list
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from chiplog_agent.stats.frames import Gpu
+from chiplog_agent.stats.frames import GPU_DEVICES, Gpu
 from chiplog_schemas.model.events import select_typed
 
 CLAIM_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -138,7 +138,7 @@ def visible_gpus(visible: str | None, order: str, gpus: Sequence[Gpu]) -> tuple[
     if visible is None:
         return tuple(_unit(gpu) for gpu in gpus)
     found: list[str] = []
-    prefix = next((word for word in ("GPU-", "MIG-") if visible.startswith(word)), "")
+    prefix = next((word for word in GPU_DEVICES if visible.startswith(word)), "")
     for entry in visible.split(",")[:_ENTRIES_MAX]:
         uuid = _discover_gpus(entry.strip(), gpus) if prefix and entry.strip().startswith(prefix) else None
         index = -1 if prefix else _leading_number(entry.strip())
@@ -174,6 +174,6 @@ def _discover_gpus(name: str, gpus: Sequence[Gpu]) -> str | None:
         instances = [instance for gpu in gpus if gpu.uuid == parent for instance in gpu.instances]
         return next((instance.uuid for instance in instances if instance[1:] == wanted), None)
     uuids = [gpu.uuid for gpu in gpus] + [instance.uuid for gpu in gpus for instance in gpu.instances]
-    bare = not name.startswith(("GPU-", "MIG-"))  # the form that torch uses
+    bare = not name.startswith(GPU_DEVICES)  # the form that torch uses
     matches = {uuid for uuid in uuids if (uuid[4:] if bare else uuid).lower().startswith(name.lower())}
-    return matches.pop() if len(matches) == 1 and name not in ("", "GPU-", "MIG-") else None
+    return matches.pop() if len(matches) == 1 and name not in ("", *GPU_DEVICES) else None

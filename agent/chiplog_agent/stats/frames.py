@@ -21,6 +21,8 @@ FRAME_BYTES_MAX = 1 * MIB  # a sample is about 1 KB; a damaged length must not m
 PERIOD_MIN_S = 0.05  # the driver updates its counters no faster
 RELEASED = "--released"  # the argument of a sampler process that leaves GPUs closed
 KNOWN_GPUS = "--known-gpus="  # … and the file in which it keeps the UUIDs of GPUs
+GPU_DEVICES = ("GPU-", "MIG-")  # how the UUIDs of GPUs and MIG instances begin, which name devices
+RANK_DEVICE = "pid:"  # how the device of a process's samples begins
 _LENGTH = struct.Struct("<I")
 _pack = packer().pack  # one packer for all frames; each half writes from one thread only
 

@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any
 
-from chiplog_agent.stats.gpu.nvml import Handle, Nvml
+from chiplog_agent.stats.gpu.nvml import PCI_DEVICES, Handle, Nvml, short_address
 from chiplog_agent.stats.host.facts import numa_node
 
-_PCI_DEVICES = "/sys/bus/pci/devices"
-_PCI_CHARS = 12  # NVML's domain has 8 digits, the kernel's 4
 _TOPOLOGY = {  # nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`
     0: "internal",  # of one board
     10: "PIX",
@@ -39,7 +37,7 @@ def _gpu(nvml: Nvml, uuid: str, handle: Handle) -> dict[str, Any]:
     _put(nvml, gpu, "model", lambda: _text(nvml.nvmlDeviceGetName(handle)))
     _put(nvml, gpu, "minor", lambda: nvml.nvmlDeviceGetMinorNumber(handle))
     _put(nvml, gpu, "pci", lambda: _text(nvml.nvmlDeviceGetPciInfo(handle).busId))
-    if "pci" in gpu and (node := numa_node(f"{_PCI_DEVICES}/{gpu['pci'][-_PCI_CHARS:].lower()}")) is not None:
+    if "pci" in gpu and (node := numa_node(f"{PCI_DEVICES}/{short_address(gpu['pci']).lower()}")) is not None:
         gpu["numa_node"] = node
     return gpu
 

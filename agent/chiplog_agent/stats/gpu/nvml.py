@@ -11,7 +11,8 @@ from typing import Any
 _LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
 _KERNEL_DRIVER = "/proc/driver/nvidia"  # exists while the kernel has the driver
 _KERNEL_GPUS = f"{_KERNEL_DRIVER}/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
-_PCI_DEVICES = "/sys/bus/pci/devices"
+PCI_DEVICES = "/sys/bus/pci/devices"
+_ADDRESS_CHARS = 12  # of a PCI address with a domain of 4 digits, as the kernel writes it; NVML's has 8
 _NO_ANSWER = b"\xff\xff\xff\xff"  # what a read of a PCI device returns that is off the bus, in place of its IDs
 
 Nvml = Any  # the module pynvml, which has no types
@@ -78,7 +79,7 @@ def number_of(nvml: Nvml, result: Any) -> float:
     return float(value.ullVal)
 
 
-def kernel_gpus(folder: str = _KERNEL_GPUS, bus: str = _PCI_DEVICES) -> list[str]:
+def kernel_gpus(folder: str = _KERNEL_GPUS, bus: str = PCI_DEVICES) -> list[str]:
     """Return the GPUs that the kernel's driver is bound to, and whether they are off the PCI bus.
 
     NVML may count only those that existed when it was initialised, and does not show that a lost one answers again.
@@ -99,6 +100,11 @@ def gpu_places(count: int, gpus: list[str]) -> list[str]:
     if len(gpus) == count:  # NVML has the order of PCI addresses
         return [f"GPU {gpu.partition(' ')[0]}" for gpu in gpus]
     return [f"GPU {index} of {count}" for index in range(count)]
+
+
+def short_address(address: str) -> str:
+    """Return a PCI address of NVML with the kernel's domain of 4 digits."""
+    return address[-_ADDRESS_CHARS:]
 
 
 def _is_off_bus(config: str) -> bool:
