@@ -254,8 +254,7 @@ class SampleIntake:
                     self.stale_gpus.add(device)
                     self._returned.discard(device)
                 message = f"{who} has not answered; other statistics continue"
-                _log.warning("%s", message)
-                self._batcher.notice(kind, "warning", message, {"device": device}, now, now_us())
+                self._report(kind, "warning", message, {"device": device}, now)
             case Gpus(gpus):
                 self._gpus = gpus
                 self._claims.set_gpus(gpus)
@@ -274,11 +273,14 @@ class SampleIntake:
             case DeviceEvent(kind, level, text, device, body):
                 self._count(kind, device, body.get("code", 0))
                 text += f" ({self._short(device)})" if device else ""
-                _log.log(_LOG_LEVELS.get(level, logging.INFO), "%s", text)
-                self._batcher.notice(kind, level, text, {**body, "device": device}, now, now_us())
+                self._report(kind, level, text, {**body, "device": device}, now)
             case SamplerLog(text, level):
-                _log.log(_LOG_LEVELS.get(level, logging.INFO), "%s", text)
-                self._batcher.notice("sampler", level, text, {}, now, now_us())
+                self._report("sampler", level, text, {}, now)
+
+    def _report(self, kind: str, level: str, text: str, body: dict[str, Any], now: float) -> None:
+        """Add an event, and a line to the agent's log."""
+        _log.log(_LOG_LEVELS.get(level, logging.INFO), "%s", text)
+        self._batcher.notice(kind, level, text, body, now, now_us())
 
     def _short(self, device: str) -> str:
         """Return what names a GPU in a message: its PCI address if that is known, else the start of its UUID."""
@@ -306,10 +308,7 @@ class SampleIntake:
         shown = ", ".join(gpus[:_GPUS_SHOWN_MAX]) + (", …" if len(gpus) > _GPUS_SHOWN_MAX else "")
         who = f"{owner.get('label', 'a rank')} of run {owner.get('run_id', '?')}"
         message = f"{who} has the GPU ID {entry!r}, which names none of {self._node}, or several; it has {shown}"
-        _log.warning("%s", message)
-        self._batcher.notice(
-            "gpu_not_found", "warning", message, {**owner, "given": entry, "gpus": gpus}, now, now_us()
-        )
+        self._report("gpu_not_found", "warning", message, {**owner, "given": entry, "gpus": gpus}, now)
 
     def _tell_facts(self, now: float) -> None:
         """Report what the node is, once and when it changes: also when a new sampler reads the same again."""
@@ -319,8 +318,7 @@ class SampleIntake:
             gpus = "GPUs released" if self.is_released else f"{n_gpus} GPU{'' if n_gpus == 1 else 's'}"
             gpus += f", driver {self._facts['driver']}" if "driver" in self._facts else ""
             text = f"{self._node}: {gpus}, kernel {self._facts.get('kernel', '?')}"
-            _log.info("%s", text)
-            self._batcher.notice("node_facts", "info", text, self._facts, now, now_us())
+            self._report("node_facts", "info", text, self._facts, now)
 
     def _report_changes(self, sample: Sample, now: float) -> None:
         """Report what a sampler cannot: it may be another one than that of the device's former samples."""
@@ -395,8 +393,7 @@ class SampleIntake:
             holder, uid = self._lease.holder()
             of = f" (process {holder} of uid {uid})" if holder else ""
             message = f"another agent{of} samples the host and the GPUs of {node}; this one samples its ranks only"
-        _log.info("%s", message)
-        self._batcher.notice("sampler", "info", message, {"pid": holder}, now, now_us())
+        self._report("sampler", "info", message, {"pid": holder}, now)
 
     def declare_dropped(self, now: float) -> None:
         """Declare the samples that were dropped."""
