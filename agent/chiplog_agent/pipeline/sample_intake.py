@@ -258,9 +258,7 @@ class SampleIntake:
             case Gpus(gpus):
                 self._gpus = gpus
                 self._claims.set_gpus(gpus)
-                self._forget_instances(gpus)
-                instances = {instance.uuid for gpu in gpus for instance in gpu.instances}
-                self.stale_gpus &= instances | {gpu.uuid for gpu in gpus}
+                self._forget_absent(gpus)
             case NodeFacts(facts):
                 self._facts = facts
                 self._note_addresses({gpu["uuid"]: gpu["pci"] for gpu in facts.get("gpus", ()) if "pci" in gpu})
@@ -342,13 +340,13 @@ class SampleIntake:
         elif kind == "gpu.xid" and xid_of(code).is_fatal:
             self.n_fatal_xids += 1
 
-    def _forget_instances(self, gpus: tuple[Gpu, ...]) -> None:
-        """Forget MIG instances that an administrator removed: the GPU answers without them."""
+    def _forget_absent(self, gpus: tuple[Gpu, ...]) -> None:
+        """Forget MIG instances that an administrator removed: the GPU answers without them. No other is stale."""
         parents = {instance.uuid: gpu.uuid for gpu in gpus for instance in gpu.instances}
         present = {gpu.uuid for gpu in gpus}
         gone = {uuid for uuid, gpu in self._parents.items() if gpu in present and uuid not in parents}
         self.lost_gpus -= gone  # safeguard: removed-instance-leaves-metrics
-        self.stale_gpus -= gone
+        self.stale_gpus &= present | parents.keys()
         for uuid in gone:
             self._newest.pop(uuid, None)
             del self._parents[uuid]
