@@ -164,7 +164,7 @@ class SampleIntake:
 
     def _places(self) -> dict[str, dict[str, str]]:
         """Return where each GPU is plugged in, and of which GPU each MIG instance is a part."""
-        places = {gpu["uuid"]: {"pci": gpu["pci"]} for gpu in self._facts.get("gpus", []) if "pci" in gpu}
+        places = {uuid: {"pci": address} for uuid, address in list(self._addresses.items())}
         parts = {instance: {**places.get(gpu, {}), "parent": gpu} for instance, gpu in list(self._parents.items())}
         return places | parts
 

@@ -293,6 +293,8 @@ def test_a_gpu_is_shown_with_its_place_and_an_instance_with_its_parent(intake: I
         {"node": NODE, "uuid": "GPU-2"},
         {"node": NODE, "uuid": "MIG-1", "pci": pci, "parent": "GPU-1"},
     ]
+    intake.samples._take_sample(NodeFacts({"gpus": [{"uuid": "GPU-2"}]}), 1.0)
+    assert intake.samples.exposed()[0].labels["pci"] == pci, "also while it is lost"
 
 
 def test_the_log_has_each_event_by_its_level_and_what_the_node_is(
