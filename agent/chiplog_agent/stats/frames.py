@@ -55,6 +55,11 @@ def encode_frame(value: Any) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
+def encode_failure(error: Exception) -> bytes:
+    """Return the frame by which a sampler that ends for an error says so."""
+    return encode_frame(["line", f"the sampler failed: {type(error).__name__}: {error}", "warning"])
+
+
 class FrameReader:
     """Splits a stream of bytes into values. `bad_frames` counts frames whose payload was not a msgpack value."""
 

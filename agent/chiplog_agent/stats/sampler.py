@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from chiplog_agent.stats.frames import KNOWN_GPUS, PERIOD_MIN_S, RELEASED, FrameReader, encode_frame
+from chiplog_agent.stats.frames import KNOWN_GPUS, PERIOD_MIN_S, RELEASED, FrameReader, encode_failure, encode_frame
 from chiplog_agent.stats.gpu.known_gpus import KnownGpus
 from chiplog_agent.stats.gpu.threads import AbsentGpus, GpuThreads, ReleasedGpus
 from chiplog_agent.stats.host.facts import HostFactsSource
@@ -187,8 +187,7 @@ def main() -> None:
         code = 1
         traceback.print_exc()
         try:
-            text = f"the sampler failed: {type(error).__name__}: {error}"
-            os.write(output_fd, encode_frame(["line", text, "warning"]))
+            os.write(output_fd, encode_failure(error))
         except OSError:
             pass  # there is no reader any more
     gpus.close()  # safeguard: driver-closed-at-end

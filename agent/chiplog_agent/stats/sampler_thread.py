@@ -8,7 +8,7 @@ import os
 import subprocess
 import threading
 
-from chiplog_agent.stats.frames import encode_frame
+from chiplog_agent.stats.frames import encode_failure
 from chiplog_agent.stats.gpu.threads import AbsentGpus
 from chiplog_agent.stats.sampler import Sampler
 
@@ -59,8 +59,7 @@ class SamplerThread:
         except Exception as error:  # the agent logs the line and starts another
             code = 1
             try:
-                text = f"the sampler failed: {type(error).__name__}: {error}"
-                os.write(output_fd, encode_frame(["line", text, "warning"]))
+                os.write(output_fd, encode_failure(error))
             except OSError:
                 pass  # the agent has closed the pipe
         finally:
