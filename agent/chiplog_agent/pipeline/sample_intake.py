@@ -341,7 +341,10 @@ class SampleIntake:
             self.n_fatal_xids += 1
 
     def _forget_absent(self, gpus: tuple[Gpu, ...]) -> None:
-        """Forget MIG instances that an administrator removed: the GPU answers without them. No other is stale."""
+        """Forget MIG instances that an administrator removed: the GPU answers without them.
+
+        A device that NVML no longer lists is not stale either.
+        """
         parents = {instance.uuid: gpu.uuid for gpu in gpus for instance in gpu.instances}
         present = {gpu.uuid for gpu in gpus}
         gone = {uuid for uuid, gpu in self._parents.items() if gpu in present and uuid not in parents}

@@ -67,8 +67,8 @@ def compact(
 ) -> Compacted | None:
     """Compact the pieces of the log and day that have the most, if the table has enough of them.
 
-    Files of that log and day that are less than half full are merged with them. On the newest day, which goes on, the
-    larger ones wait until there is more to merge with them.
+    Files of that log and day that are less than half full are merged with them. On the newest day, which still
+    grows, the larger ones wait until there is more to merge with them.
 
     Args:
         store: The store.

@@ -42,7 +42,7 @@ class DeferredEvents:
         self._failed = failed
         self._lanes: dict[Hashable, deque[DeferredEvent]] = {}
         self._lost: Counter[str] = Counter()  # dropped, not declared yet
-        self.n_lost = 0  # dropped while the run goes on
+        self.n_lost = 0  # dropped before the end of the run
         self._lock = RLock()  # a signal handler may log while its thread is in here
         self._is_polling = False  # by one thread: no call between setting the flag and entering the `try`
         # The context for a thread that queries devices.

@@ -33,8 +33,6 @@ SELECT kind, level, count(*) AS n FROM {{source}}
 WHERE {CHOSEN_LABELS}
 GROUP BY kind, level ORDER BY kind, level
 """
-
-
 _NODES = "SELECT DISTINCT node FROM events WHERE run_id IS NULL AND node IS NOT NULL ORDER BY node"
 
 

@@ -84,7 +84,7 @@ def test_samples_without_room_are_counted_and_declared(intake: Intake) -> None:
     for _ in range(3):
         intake.samples._take_sample(Sample(1, "host", ("cpu.util",), [1.0]), time.monotonic())
     assert intake.batcher.samples_dropped == 3
-    assert [exposed.names for exposed in intake.samples.exposed()] == [("cpu.util",)], "/metrics goes on"
+    assert [exposed.names for exposed in intake.samples.exposed()] == [("cpu.util",)], "/metrics continues"
     intake.samples.declare_dropped(1.0)
     assert intake.batcher.samples_dropped == 0
     assert intake.events() == [EventKind.NOTICE]

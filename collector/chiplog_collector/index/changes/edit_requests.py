@@ -80,7 +80,7 @@ class EditRequests:
 
 
 def due_edits(state: State, edits: Sequence[Edit]) -> list[Edit]:
-    """Return the edits that are to be repeated here, in order, with the fields that no later edit has."""
+    """Return the edits to repeat here, in order, with the fields that no later edit has."""
     due, later = [], set()
     for edit in sorted(edits, key=lambda edit: (edit.received_us, edit.id), reverse=True):
         # safeguard: later-edit-counts
