@@ -220,7 +220,7 @@ def test_a_store_that_is_away_stops_nothing(bare_node: Node, lake: Path, tmp_pat
     log_some(node, during, "during")
     node.until("SELECT 1 FROM labels WHERE run_id = 'during' AND state <> 'running'")  # acknowledged and shown
     wait_until(lambda: AWAY in node.output("chiplog_collector"), "a line")
-    assert Outbox(node.place.store).ends()
+    wait_until(lambda: Outbox(node.place.store).ends(), "pieces that wait")
     lake.unlink()
     away.rename(lake)
     check_outage(node, lake, before=before, during=during)

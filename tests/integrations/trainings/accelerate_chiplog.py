@@ -32,6 +32,7 @@ for step, batch in enumerate(data):
     if accelerator.is_main_process:
         rows += [[step, "loss", mean], [step, "lr", config["lr"]]]
 Path(f"rank{accelerator.process_index}.json").write_text(json.dumps(rows), "utf-8")
+accelerator.wait_for_everyone()  # the main process reads what each rank has written
 if accelerator.is_main_process:
     tracker = accelerator.get_tracker("chiplog")
     tracker.log_images({"noise": [torch.rand(8, 8, 3).numpy()]}, step=step)
