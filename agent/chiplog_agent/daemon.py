@@ -165,7 +165,8 @@ class AgentDaemon:
         if settings.metrics is not None:
             from chiplog_schemas.transport.metrics_server import MetricsServer  # http.server costs 20 ms
 
-            MetricsServer(*settings.metrics, health_of(self._health, self._samples.exposed))
+            shown = health_of(self._health, self._samples.exposed, self._samples.exposed_states)
+            MetricsServer(*settings.metrics, shown)
         self._poller = zmq.Poller()
         self._polled: set[zmq.Socket[bytes]] = set()  # to the collector; they are replaced at times
         self._stopping = False

@@ -140,6 +140,8 @@ def test_each_query_of_the_dashboard_is_answered_by_a_real_prometheus(prometheus
             print(f"| {panel['title']} | `{target['expr']}` | {first} |")  # for deploy/monitoring/README.md
     assert all(re.search("nvlink|disk_io|pressure", query) for query in empty), empty
     assert prometheus.query('process_memory_usage_bytes{run_id="r",label="rank0"}')
+    for state in ("chiplog_gpus_lost", "chiplog_gpus_stale", "chiplog_fatal_xids_total"):
+        assert len({found["metric"]["uuid"] for found in prometheus.query(f'{state}{{uuid!="",pci!=""}}')}) == 2, state
     # The stand-in's GPUs wait for a reset, to remap rows; nothing else is wrong here.
     wait_until(lambda: prometheus.query('ALERTS{alertname="GpuNeedsRecovery"}'), "an alert")
     wait_until(lambda: prometheus.query('ALERTS{alertname="RowRemapPending"}'), "another alert")

@@ -13,6 +13,11 @@ from chiplog_schemas.process.backlog import Backlog
 from chiplog_schemas.process.procfs import own_ticks, read_proc_stat, resident_bytes
 from chiplog_schemas.process.pulse import Pulse
 
+GPUS_LOST, GPUS_STALE, FATAL_XIDS = OF_GPUS = (  # of the node in `system`, of each GPU in /metrics
+    "chiplog.agent.gpus_lost",
+    "chiplog.agent.gpus_stale",
+    "chiplog.agent.fatal_xids",
+)
 DELIVERED_MAX_S = 30.0  # an agent that waits for its collector for this long is not ready
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -89,13 +94,14 @@ class AgentHealth:
             "chiplog.agent.samples_dropped": counts.samples_dropped,
             "chiplog.agent.gpus": counts.gpus,
             "chiplog.agent.gpus_released": counts.gpus_released,
-            "chiplog.agent.gpus_lost": counts.gpus_lost,
-            "chiplog.agent.gpus_stale": counts.gpus_stale,
-            "chiplog.agent.fatal_xids": counts.fatal_xids,
+            GPUS_LOST: counts.gpus_lost,
+            GPUS_STALE: counts.gpus_stale,
+            FATAL_XIDS: counts.fatal_xids,
             "chiplog.agent.cpu_time": cpu_s,
             "chiplog.agent.memory": memory,
         }
-        self._samples = Exposed({"node": self._node}, tuple(values), tuple(map(float, values.values())))
+        shown = {name: float(value) for name, value in values.items() if name not in OF_GPUS}
+        self._samples = Exposed({"node": self._node}, tuple(shown), tuple(shown.values()))
         values |= counts.sdk  # in /metrics each rank has its own
         # safeguard: agents-of-a-node-apart
         device = PIPELINE_DEVICE if counts.samples_host else f"{PIPELINE_DEVICE}:{os.getpid()}"
@@ -130,9 +136,11 @@ class AgentHealth:
         return [self._samples] if self._samples is not None else []
 
 
-def health_of(agent: AgentHealth, samples: Callable[[], Iterable[Exposed]]) -> Health:
-    """Return what a monitoring system asks for. samples: of the node's devices, with the labels of their users."""
-    return Health(lambda: [*agent.exposed(), *samples()], agent.pulse.not_alive, agent.not_ready)
+def health_of(agent: AgentHealth, *samples: Callable[[], Iterable[Exposed]]) -> Health:
+    """Return what a monitoring system asks for. samples: of the node's devices, with labels that name them."""
+    return Health(
+        lambda: [*agent.exposed(), *(of for read in samples for of in read())], agent.pulse.not_alive, agent.not_ready
+    )
 
 
 def device_labels(node: str, device: str) -> dict[str, str]:

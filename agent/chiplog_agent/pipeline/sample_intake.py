@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from itertools import repeat
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import zmq
 
 from chiplog_agent.pipeline.batcher import EventBatcher
-from chiplog_agent.pipeline.health import device_labels
+from chiplog_agent.pipeline.health import FATAL_XIDS, GPUS_LOST, GPUS_STALE, device_labels
 from chiplog_agent.pipeline.sdk_reports import SdkReports
 from chiplog_agent.stats.claims import Claims
 from chiplog_agent.stats.frames import GPU_DEVICES, RANK_DEVICE, Gpu
@@ -94,6 +95,7 @@ class SampleIntake:
         self._sdk = SdkReports()
         self.n_dropped = 0  # samples, declared so far
         self.n_fatal_xids = 0
+        self._fatal_xids = Counter({"": 0})  # by device, until it is removed or replaced; "" if its UUID is unknown
         self.lost_gpus: set[str] = set()  # UUIDs, until they are back; MIG instances also until they are removed
         self._returned: set[str] = set()  # UUIDs that were reported back, until they are lost or stale again
         self.is_released = False  # whether an operator wants the GPUs closed
@@ -160,6 +162,24 @@ class SampleIntake:
             values = {name: value for name, (at, value) in list(newest.items()) if at >= horizon}
             labels = device_labels(self._node, device) | places.get(device, {}) | owners.get(device, {})
             exposed.append(Exposed(labels, tuple(values), tuple(values.values())))
+        return exposed
+
+    def exposed_states(self) -> list[Exposed]:
+        """Return of each GPU whether it is lost or stale, and its fatal XIDs. Any thread may call it.
+
+        Without users: an alert must not end with the run that the GPU has ended. With 0: an increase needs a start.
+        """
+        places, lost = self._places(), set(self.lost_gpus)
+        stale = set() if self.is_released else set(self.stale_gpus)
+        n_xids = {uuid: 0 for gpu in self._gpus for uuid in (gpu.uuid, *(part.uuid for part in gpu.instances))}
+        n_xids |= dict.fromkeys(lost | stale, 0) | dict(self._fatal_xids)
+        exposed = []
+        for device, n in n_xids.items():
+            labels = device_labels(self._node, device) | places.get(device, {})
+            exposed.append(Exposed(labels, (FATAL_XIDS,), (float(n),)))
+            if device:
+                is_lost, is_stale = float(device in lost), float(device in stale)
+                exposed.append(Exposed(labels, (GPUS_LOST, GPUS_STALE), (is_lost, is_stale)))
         return exposed
 
     def _places(self) -> dict[str, dict[str, str]]:
@@ -339,6 +359,7 @@ class SampleIntake:
             self._returned.add(device)
         elif kind == "gpu.xid" and xid_of(code).is_fatal:
             self.n_fatal_xids += 1
+            self._fatal_xids[device] += 1
 
     def _forget_absent(self, gpus: tuple[Gpu, ...]) -> None:
         """Forget MIG instances that an administrator removed: the GPU answers without them.
@@ -352,6 +373,7 @@ class SampleIntake:
         self.stale_gpus &= present | parents.keys()
         for uuid in gone:
             self._newest.pop(uuid, None)
+            self._fatal_xids.pop(uuid, None)
             del self._parents[uuid]
         self._parents |= parents
 
@@ -362,6 +384,7 @@ class SampleIntake:
         self.lost_gpus -= replaced | {uuid for uuid, gpu in self._parents.items() if gpu in replaced}
         for uuid in replaced:
             del self._addresses[uuid]
+            self._fatal_xids.pop(uuid, None)
         self._addresses |= addresses
 
     def _note(self, sample: Sample, now: float) -> None:

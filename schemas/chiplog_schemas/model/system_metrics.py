@@ -328,9 +328,13 @@ _PIPELINE = (
     _pipeline_count("chiplog.agent.samples_dropped", "{sample}", "Agent: dropped samples", "while the spool was full"),
     _pipeline("chiplog.agent.gpus", "{gpu}", "Agent: GPUs", "that it samples now"),
     _pipeline("chiplog.agent.gpus_released", "{flag}", "Agent: GPUs released", "1 until `chiplog agent gpu resume`"),
-    _pipeline("chiplog.agent.gpus_lost", "{gpu}", "Agent: lost GPUs", "gpu.lost without gpu.back"),
-    _pipeline("chiplog.agent.gpus_stale", "{gpu}", "Agent: GPUs that do not answer", "device_stale without gpu.back"),
-    _pipeline_count("chiplog.agent.fatal_xids", "{error}", "Agent: fatal XIDs of GPUs", "gpu.xid of level error"),
+    _pipeline(
+        "chiplog.agent.gpus_lost", "{gpu}", "Agent: lost GPUs", "gpu.lost without gpu.back; in /metrics of each GPU"
+    ),
+    _pipeline("chiplog.agent.gpus_stale", "{gpu}", "Agent: GPUs that do not answer", "likewise, of device_stale"),
+    _pipeline_count(
+        "chiplog.agent.fatal_xids", "{error}", "Agent: fatal XIDs of GPUs", "likewise, gpu.xid of level error"
+    ),
     _pipeline_count("chiplog.agent.cpu_time", "s", "Agent: CPU time", "agent and sampler"),
     _pipeline("chiplog.agent.memory", "By", "Agent: memory", "resident sets of agent and sampler"),
     _pipeline("chiplog.collector.log", "By", "Collector: log on disk", "its segments"),

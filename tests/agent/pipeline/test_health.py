@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from chiplog_agent.pipeline.health import AgentHealth, Counts, device_labels, health_of
+from chiplog_agent.pipeline.health import OF_GPUS, AgentHealth, Counts, device_labels, health_of
 from chiplog_schemas.model.codes import RefusalReason
 from chiplog_schemas.model.exposed import Exposed
 from chiplog_schemas.model.system_metrics import PIPELINE_METRICS
@@ -89,3 +89,12 @@ def test_what_all_ranks_report_is_in_the_sample_and_not_in_metrics() -> None:
     assert dict(zip(names, values, strict=True))["chiplog.sdk.events"] == 7.0
     [exposed] = health.exposed()
     assert "chiplog.sdk.events" not in exposed.names
+
+
+def test_states_of_gpus_are_in_the_sample_and_in_metrics_by_gpu() -> None:
+    health = AgentHealth("node-a", 0.0)
+    _, names, _ = health.read(Counts(gpus_lost=1), 0.0)
+    asked = health_of(health, list, lambda: [Exposed({"uuid": "GPU-1"}, (OF_GPUS[0],), (1.0,))])
+    assert set(OF_GPUS) <= set(names)
+    shown = [(exposed.labels, name) for exposed in asked.collect() for name in exposed.names if name in OF_GPUS]
+    assert shown == [({"uuid": "GPU-1"}, OF_GPUS[0])]

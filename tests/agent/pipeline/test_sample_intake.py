@@ -297,6 +297,44 @@ def test_a_gpu_is_shown_with_its_place_and_an_instance_with_its_parent(intake: I
     assert intake.samples.exposed()[0].labels["pci"] == pci, "also while it is lost"
 
 
+def states(intake: Intake) -> dict[str, tuple[float, ...]]:
+    """Return by device how /metrics shows it: lost, stale, fatal XIDs."""
+    found: dict[str, tuple[float, ...]] = {}
+    for of in intake.samples.exposed_states():  # the XIDs come first
+        device = of.labels.get("uuid", of.labels.get("device", ""))
+        found[device] = (*of.values, *found.get(device, ()))
+    return found
+
+
+def test_each_gpu_is_shown_with_its_place_as_lost_or_stale_and_with_its_fatal_xids(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All without a user, and from 0 on: an alert compares with what was before."""
+    pci = "00000000:65:00.0"
+    assert states(intake) == {"": (0,)}
+    intake.samples._take_sample(NodeFacts({"gpus": [{"uuid": "GPU-1", "pci": pci}]}), 0.0)
+    intake.samples._take_sample(Gpus((Gpu("GPU-1", 1.0, (MigDevice("MIG-1", 1, 0),)), Gpu("GPU-2", 1.0))), 0.0)
+    assert states(intake) == {"": (0,), "GPU-1": (0, 0, 0), "MIG-1": (0, 0, 0), "GPU-2": (0, 0, 0)}
+    assert [shown.labels for shown in intake.samples.exposed_states() if len(shown.values) == 1] == [
+        {"node": NODE, "uuid": "GPU-1", "pci": pci},
+        {"node": NODE, "uuid": "MIG-1", "pci": pci, "parent": "GPU-1"},
+        {"node": NODE, "uuid": "GPU-2"},
+        {"node": NODE},
+    ]
+    for device, code in (("GPU-1", 79), ("GPU-1", 79), ("MIG-1", 79), ("GPU-2", 13), ("", 79)):
+        intake.samples._take_sample(DeviceEvent("gpu.xid", "error", "an XID", device, {"code": code}), 0.0)
+    intake.samples._take_sample(DeviceStale("GPU-2"), 0.0)
+    for device in ("GPU-1", "GPU 0 of 8"):
+        intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "lost", device), 0.0)
+    expected = {"": (1,), "GPU-1": (1, 0, 2), "MIG-1": (0, 0, 1), "GPU-2": (0, 1, 0), "GPU 0 of 8": (1, 0, 0)}
+    assert states(intake) == expected
+    monkeypatch.setattr(ReleaseMark, "is_set", True)
+    intake.samples._follow_release()
+    intake.samples._take_sample(DeviceEvent("gpu.back", "info", "back", "GPU 0 of 8"), 0.0)
+    intake.samples._take_sample(Gpus((Gpu("GPU-1", 1.0), Gpu("GPU-3", 1.0))), 0.0)
+    assert states(intake) == {"": (1,), "GPU-1": (1, 0, 2), "GPU-3": (0, 0, 0)}, "what is gone leaves"
+
+
 def test_the_log_has_each_event_by_its_level_and_what_the_node_is(
     intake: Intake, caplog: pytest.LogCaptureFixture
 ) -> None:
