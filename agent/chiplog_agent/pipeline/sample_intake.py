@@ -18,13 +18,14 @@ from chiplog_agent.pipeline.sdk_reports import SdkReports
 from chiplog_agent.stats.claims import Claims
 from chiplog_agent.stats.frames import GPU_DEVICES, RANK_DEVICE, Gpu
 from chiplog_agent.stats.gpu.changes import GpuChanges
-from chiplog_agent.stats.gpu.nvml import short_address
+from chiplog_agent.stats.gpu.nvml import address_of, short_address
 from chiplog_agent.stats.gpu.xids import xid_of
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
     DeviceStale,
+    GpuAddresses,
     Gpus,
     Holders,
     Message,
@@ -275,15 +276,6 @@ class SampleIntake:
                     self._returned.discard(device)
                 message = f"{who} has not answered; other statistics continue"
                 self._report(kind, "warning", message, {"device": device}, now)
-            case Gpus(gpus):
-                self._gpus = gpus
-                self._claims.set_gpus(gpus)
-                self._forget_absent(gpus)
-            case NodeFacts(facts):
-                self._facts = facts
-                self._note_addresses({gpu["uuid"]: gpu["pci"] for gpu in facts.get("gpus", ()) if "pci" in gpu})
-            case Holders(pid, uuids):
-                self._claims.hold(pid, uuids)
             case DeviceEvent("gpu.lost", device=device) if device in self.lost_gpus:
                 pass  # another sampler found that too
             case DeviceEvent("gpu.back", device=device) if device in self._returned:
@@ -294,6 +286,23 @@ class SampleIntake:
                 self._report(kind, level, text, {**body, "device": device}, now)
             case SamplerLog(text, level):
                 self._report("sampler", level, text, {}, now)
+            case _:
+                self._learn(item)
+
+    def _learn(self, item: Message) -> None:
+        """Take what a message says about the node."""
+        match item:
+            case Gpus(gpus):
+                self._gpus = gpus
+                self._claims.set_gpus(gpus)
+                self._forget_absent(gpus)
+            case GpuAddresses(addresses):
+                self._note_addresses(addresses)
+            case NodeFacts(facts):
+                self._facts = facts
+                self._note_addresses({gpu["uuid"]: gpu["pci"] for gpu in facts.get("gpus", ()) if "pci" in gpu})
+            case Holders(pid, uuids):
+                self._claims.hold(pid, uuids)
 
     def _report(self, kind: str, level: str, text: str, body: dict[str, Any], now: float) -> None:
         """Add an event, and a line to the agent's log."""
@@ -302,8 +311,8 @@ class SampleIntake:
 
     def _short(self, device: str) -> str:
         """Return what names a GPU in a message: its PCI address if that is known, else the start of its UUID."""
-        address = self._addresses.get(device)
-        if address is not None:
+        address = self._addresses.get(device) or address_of(device)
+        if address:
             return f"PCI {short_address(address)}"
         return device[:_UUID_CHARS] if device.startswith(GPU_DEVICES) else device
 

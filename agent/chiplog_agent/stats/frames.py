@@ -7,7 +7,8 @@
 From the sampler: `["sample", ts_us, device, [name …], [value …]]`, `["line", text]`, `["line", text, level]`,
 `["stale", device]`, `["event", kind, level, text, device, body]`, text without the device and body a map;
 `["gpus", [[uuid, speed, [[uuid, GPU instance, compute instance] …]] …]]`: all of the node in NVML's order, with their
-MIG instances; `["holders", pid, [uuid …]]`: the GPUs that a rank's tree uses; `["facts", map]`: what the node is.
+MIG instances; `["addresses", map]`: UUID → PCI address of GPUs, before their events; `["holders", pid, [uuid …]]`: the
+GPUs that a rank's tree uses; `["facts", map]`: what the node is.
 To the sampler: `["pids", [pid …]]`, `["period", seconds]`. The end of its input ends the sampler.
 """
 

@@ -101,7 +101,14 @@ class NodeFacts:
     facts: dict[str, Any]
 
 
-Message = NodeFacts | Sample | SamplerLog | DeviceStale | DeviceEvent | Gpus | Holders
+@dataclass(slots=True, frozen=True)
+class GpuAddresses:
+    """The PCI addresses of GPUs by UUID, also of lost ones."""
+
+    addresses: dict[str, str]
+
+
+Message = NodeFacts | GpuAddresses | Sample | SamplerLog | DeviceStale | DeviceEvent | Gpus | Holders
 
 
 class SamplerProcess:
@@ -362,6 +369,10 @@ class SamplerProcess:
                 self._messages.append(DeviceEvent(kind, level, text, device[:_DEVICE_CHARS_MAX]))
             case ["facts", dict() as facts]:
                 self._messages.append(NodeFacts(facts))
+            case ["addresses", dict() as addresses] if all(
+                type(word) is str for pair in addresses.items() for word in pair
+            ):
+                self._messages.append(GpuAddresses(addresses))
             case ["gpus", [*gpus]] if (known := _gpus_of(gpus)) is not None:
                 self._messages.append(Gpus(known))
             case ["holders", int() as pid, [*uuids]] if all(type(uuid) is str for uuid in uuids):

@@ -13,7 +13,15 @@ from chiplog_agent.pipeline.sample_intake import SampleIntake
 from chiplog_agent.stats.frames import Gpu, MigDevice
 from chiplog_agent.stats.release_mark import ReleaseMark
 from chiplog_agent.stats.sampler_lease import SamplerLease
-from chiplog_agent.stats.sampler_process import DeviceEvent, DeviceStale, Gpus, NodeFacts, Sample, SamplerLog
+from chiplog_agent.stats.sampler_process import (
+    DeviceEvent,
+    DeviceStale,
+    GpuAddresses,
+    Gpus,
+    NodeFacts,
+    Sample,
+    SamplerLog,
+)
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode
 from tests.support.blocks import block_to_rows
@@ -99,6 +107,9 @@ def test_a_sample_and_a_stale_device_become_events(intake: Intake) -> None:
 def test_the_message_of_a_gpus_event_begins_with_what_happened_and_ends_with_a_short_device(intake: Intake) -> None:
     uuid = "GPU-a1b2c3d4-0000-4000-8000-000000000001"
     intake.samples._take_sample(DeviceEvent("gpu.xid", "error", "XID 79: fell off", uuid, {"code": 79}), 0.0)
+    intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "lost: no answer", "GPU 0000:17:00.0"), 0.0)
+    intake.samples._take_sample(GpuAddresses({uuid: "00000000:1B:00.0"}), 0.0)
+    intake.samples._take_sample(DeviceEvent("gpu.xid", "error", "XID 48: memory", uuid, {"code": 48}), 0.0)
     intake.samples._take_sample(NodeFacts({"gpus": [{"uuid": uuid, "pci": "00000000:1B:00.0"}]}), 0.0)
     intake.samples._take_sample(NodeFacts({}), 0.0)
     intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "lost: no answer", uuid), 0.0)
@@ -107,6 +118,8 @@ def test_the_message_of_a_gpus_event_begins_with_what_happened_and_ends_with_a_s
     intake.samples._take_sample(DeviceStale("host.network"), 0.0)
     assert [event[4] for event in intake.notice_events()] == [
         "XID 79: fell off (GPU-a1b2c3d4)",
+        "lost: no answer (PCI 0000:17:00.0)",
+        "XID 48: memory (PCI 0000:1B:00.0)",
         "lost: no answer (PCI 0000:1B:00.0)",
         "no driver",
         "GPU PCI 0000:1B:00.0 has not answered; other statistics continue",

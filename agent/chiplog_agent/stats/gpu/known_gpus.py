@@ -1,6 +1,7 @@
 """The GPUs that were found at each place of a node, and which are lost: a file, for a lost GPU tells no UUID."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from chiplog_schemas.atomic_file import atomic_write
@@ -22,6 +23,11 @@ class KnownGpus:
         if path is not None:
             self._read(path)
         self._written = self._content()
+
+    def note(self, places: Mapping[str, str]) -> None:
+        """Note the GPUs that were found: place → UUID. One that was moved leaves its former place."""
+        found = set(places.values())
+        self.uuids = {place: uuid for place, uuid in self.uuids.items() if uuid not in found} | dict(places)
 
     def save(self, lost: frozenset[str]) -> None:
         """Write what has changed since the last call; a failure is tried again at the next one."""

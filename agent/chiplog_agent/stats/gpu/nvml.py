@@ -12,7 +12,9 @@ _LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
 _KERNEL_DRIVER = "/proc/driver/nvidia"  # exists while the kernel has the driver
 _KERNEL_GPUS = f"{_KERNEL_DRIVER}/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
 PCI_DEVICES = "/sys/bus/pci/devices"
-_ADDRESS_CHARS = 12  # of a PCI address with a domain of 4 digits, as the kernel writes it; NVML's has 8
+_PLACE = "GPU "  # how the name of a place begins
+_ADDRESS_CHARS = 12  # of a PCI address with a domain of 4 digits, as the kernel writes it …
+_NVML_ADDRESS_CHARS = 16  # … and as NVML does, with 8
 _NO_ANSWER = b"\xff\xff\xff\xff"  # what a read of a PCI device returns that is off the bus, in place of its IDs
 
 Nvml = Any  # the module pynvml, which has no types
@@ -98,8 +100,14 @@ def gpu_places(count: int, gpus: list[str]) -> list[str]:
     gpus: what `kernel_gpus` returns.
     """
     if len(gpus) == count:  # NVML has the order of PCI addresses
-        return [f"GPU {gpu.partition(' ')[0]}" for gpu in gpus]
-    return [f"GPU {index} of {count}" for index in range(count)]
+        return [f"{_PLACE}{gpu.partition(' ')[0]}" for gpu in gpus]
+    return [f"{_PLACE}{index} of {count}" for index in range(count)]
+
+
+def address_of(place: str) -> str:
+    """Return the PCI address of a GPU's place as NVML writes it; "" if it is no place, or one with an index."""
+    address = place.removeprefix(_PLACE)
+    return address.upper().rjust(_NVML_ADDRESS_CHARS, "0") if address != place and ":" in address else ""
 
 
 def short_address(address: str) -> str:

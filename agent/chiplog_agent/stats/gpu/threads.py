@@ -11,6 +11,7 @@ from chiplog_agent.stats.gpu.known_gpus import KnownGpus
 from chiplog_agent.stats.gpu.nvml import (
     GpuLostError,
     GpuUnavailableError,
+    address_of,
     has_driver,
     kernel_gpus,
     missing_library,
@@ -98,7 +99,7 @@ class GpuThreads:
         """Declare those GPUs lost that NVML counts as lost: place → reason. Without a UUID their place names them."""
         devices = {place: self._memory.uuids.get(place, place) for place in places}
         for place, device in devices.items():
-            self.note_lost([device], f"{place}: {places[place]}" if device != place else places[place])
+            self.note_lost([device], places[place])
 
     def _note_nameless_back(self, places: Mapping[str, str]) -> None:
         """Record that lost GPUs without a UUID answer: all but those that NVML, which has started, counts as lost."""
@@ -138,11 +139,17 @@ class GpuThreads:
             self._backoff.reset()
 
     def _supervise(self) -> None:
+        self._post_addresses()
         while True:
             with self._init_lock:
                 self.look(time.monotonic())
             self._save()
             time.sleep(CHECK_INTERVAL_S)
+
+    def _post_addresses(self) -> None:
+        """Post where GPUs are plugged in, also lost ones: events name them by that, and come before the facts."""
+        addresses = {uuid: address_of(place) for place, uuid in self._memory.uuids.items()}
+        self.box.post(["addresses", {uuid: address for uuid, address in addresses.items() if address}])
 
     def _save(self) -> None:
         with self._lost_lock:
@@ -189,10 +196,11 @@ class GpuThreads:
         self._stats = stats
         self._is_unloaded = False
         self._emit("nvml", *stats.lines)
+        self._memory.note(stats.places)
+        self._post_addresses()  # safeguard: addresses-before-events
         self._events = stats.events(self.box.post, lambda line: self._emit("events", line))
         self._events.start()
         self._start_workers(stats)
-        self._memory.uuids |= stats.places
         self._save()
         gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
         self._emit("mig", *stats.lines_of_mig)

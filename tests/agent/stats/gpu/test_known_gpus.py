@@ -15,6 +15,13 @@ def test_what_one_sampler_knew_the_next_one_knows(tmp_path: Path) -> None:
     assert following.uuids == {"GPU 0000:3b:00.0": "GPU-1"} and following.lost == {"GPU-1", "MIG-2"}
 
 
+def test_a_gpu_that_was_moved_is_known_at_its_new_place_only() -> None:
+    known = KnownGpus()
+    known.note({"GPU 0000:17:00.0": "GPU-1", "GPU 0000:65:00.0": "GPU-2"})
+    known.note({"GPU 0000:b1:00.0": "GPU-1"})
+    assert known.uuids == {"GPU 0000:65:00.0": "GPU-2", "GPU 0000:b1:00.0": "GPU-1"}
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"uuids": 3, "lost": []}', b'{"uuids": {}, "lost": 3}', b"\xff"]
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent.stats.gpu import nvml
-from chiplog_agent.stats.gpu.nvml import gpu_places, has_driver, kernel_gpus
+from chiplog_agent.stats.gpu.nvml import address_of, gpu_places, has_driver, kernel_gpus
 from tests.support.safeguard import proves
 
 
@@ -33,6 +33,8 @@ def test_a_gpu_that_does_not_answer_on_the_bus_is_told_apart(tmp_path: Path) -> 
 def test_each_gpu_has_a_place_also_while_it_tells_no_uuid() -> None:
     gpus = ["0000:04:00.0", "0000:1b:00.0 is off the bus"]
     assert gpu_places(2, gpus) == ["GPU 0000:04:00.0", "GPU 0000:1b:00.0"]
+    assert [address_of(place) for place in gpu_places(2, gpus)] == ["00000000:04:00.0", "00000000:1B:00.0"]
+    assert [address_of(word) for word in ("GPU 0 of 3", "nic:eth0", "GPU-1", "")] == [""] * 4
     assert gpu_places(3, gpus) == ["GPU 0 of 3", "GPU 1 of 3", "GPU 2 of 3"], "NVML counts others than the kernel"
 
 

@@ -13,6 +13,7 @@ from chiplog_agent.stats.gpu.threads import CHECK_INTERVAL_S, RETRY_MAX_S, GpuTh
 from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
     DeviceStale,
+    GpuAddresses,
     Message,
     SamplerLog,
     SamplerProcess,
@@ -107,12 +108,18 @@ def test_a_new_sampler_knows_the_uuid_of_a_lost_gpu_and_that_it_is_back(node: Gp
     node.feed.start()
     node.run(lambda messages: bool(of(messages, GPU0)) and node.known.exists())
     node.feed.close()
+    known = KnownGpus(node.known)
+    known.note({"GPU 0000:17:00.0": GPU2})  # of one that is lost NVML tells none
+    known.save(known.lost)
     for word in ("lost0", ""):
         node.tell(word)
         node.feed = SamplerProcess(period_s=0.1, known_gpus=node.known)
         node.feed.start()
         messages = node.run(lambda messages: bool(events(messages, "gpu.lost" if word else "gpu.back", GPU0)))  # noqa: B023
-        assert len([message for message in messages if isinstance(message, DeviceEvent)]) == 1
+        told = [message for message in messages if isinstance(message, DeviceEvent | GpuAddresses)]
+        assert [type(message) for message in told[-1:]] == [DeviceEvent]
+        assert GpuAddresses({GPU2: "00000000:17:00.0"}) in told
+        assert len([message for message in told if isinstance(message, DeviceEvent)]) == 1
         node.run(lambda _: (GPU0 in KnownGpus(node.known).lost) == bool(word))  # noqa: B023  in this round
         node.feed.close()
 
@@ -208,6 +215,24 @@ def test_what_is_known_of_gpus_is_kept_before_one_of_them_can_hang(tmp_path: Pat
     threads.box.close()
     kept = KnownGpus(path)
     assert (kept.uuids, kept.lost) == ({"GPU 0 of 1": GPU0}, frozenset())
+
+
+@proves("addresses-before-events", "the first events of a GPU name it by its PCI address, too")
+def test_addresses_are_posted_before_a_gpu_can_have_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the file come first: of a GPU that is lost, NVML tells none."""
+    known = KnownGpus()
+    known.note({"GPU 0000:17:00.0": GPU0, "GPU 1 of 2": GPU1})
+    threads = GpuThreads(known)
+    monkeypatch.setattr(threads, "look", lambda now: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        threads._supervise()
+    assert list(threads.box.messages) == [["addresses", {GPU0: "00000000:17:00.0"}]]
+    threads.box.messages.clear()
+    found = SimpleNamespace(lines=(), devices=(), places={"GPU 0000:65:00.0": GPU2}, events=lambda *_: pytest.fail())
+    with pytest.raises(pytest.fail.Exception):
+        threads._begin(found)  # type: ignore[arg-type]  # as much of NVML as is called
+    assert list(threads.box.messages) == [["addresses", {GPU0: "00000000:17:00.0", GPU2: "00000000:65:00.0"}]]
+    threads.box.close()
 
 
 def test_a_lost_gpu_without_a_uuid_stays_lost_while_nvml_cannot_start(
