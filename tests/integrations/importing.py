@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.integrations.matrix import PYTHON
 from tests.integrations.training import END_S
+from tests.support.failed_output import ended_with
 from tests.support.node import Node
 
 SCRIPTS = Path(__file__).with_name("trainings") / "imported"
@@ -41,5 +42,5 @@ def _run(
         encoding="utf-8",
         timeout=END_S,
     )
-    assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+    assert ended.returncode == exit_code, ended_with(ended.returncode, ended.stdout + ended.stderr)
     return ended

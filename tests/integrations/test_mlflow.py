@@ -14,6 +14,7 @@ import pytest
 from tests.integrations.environment import oldest_mlflow_directory
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
+from tests.support.failed_output import ended_with
 from tests.support.loopback import on_loopback
 from tests.support.node import Node
 from tests.support.ports import free_ports
@@ -42,7 +43,7 @@ def python(
         encoding="utf-8",
         timeout=END_S,
     )
-    assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stderr}"
+    assert ended.returncode == exit_code, ended_with(ended.returncode, ended.stderr)
     said = [line for line in ended.stderr.splitlines() if line.startswith("chiplog: ")]
     assert [line for line in said if not any(words in line for words in (*EXPECTED, *lines.split()))] == []
     return ended.stdout

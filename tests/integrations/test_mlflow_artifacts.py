@@ -19,10 +19,11 @@ from chiplog_schemas.paths import paths_for_root
 from tests.integrations.environment import oldest_mlflow_directory
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
+from tests.support.failed_output import ended_with
 from tests.support.node import Node, end_daemons
-from tests.support.page_site import WAIT_MS, running_browser
+from tests.support.page_site import running_browser
 from tests.support.ports import free_ports
-from tests.support.waiting import WAIT_S, wait_until
+from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
 _SCRIPTS = Path(__file__).with_name("trainings")
 _QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "OMP_NUM_THREADS": "1"}
@@ -76,7 +77,7 @@ def _account(directory: Path, root: Path, uri: str, **variables: str) -> dict[st
     directory.mkdir()
     script, target = str(_SCRIPTS / "mlflow_models.py"), directory / "found.json"
     ended = _python(directory, root, script, uri, str(target), MLFLOW_TRACKING_URI=uri, **variables)
-    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert ended.returncode == 0, ended_with(ended.returncode, ended.stderr)
     said = [line for line in ended.stderr.splitlines() if line.startswith("chiplog: ")]
     assert said == []
     account: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
@@ -159,7 +160,7 @@ def test_without_a_collector_a_process_reads_its_own_artifacts_and_logging_raise
     script.write_text(_ALONE)
     ended = _python(tmp_path, tmp_path / "chiplog", str(script), CHIPLOG_COLLECTOR=gone)
     end_daemons(paths_for_root(tmp_path / "chiplog"))
-    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert ended.returncode == 0, ended_with(ended.returncode, ended.stderr)
     assert "SEARCH chiplog's collector did not answer" in ended.stdout
     request.node.user_properties.append((ROW, {"library": "MLflow, artifacts alone", "ranks": 1}))
 

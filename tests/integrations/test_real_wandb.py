@@ -14,6 +14,7 @@ import pytest
 from tests.integrations import wandb_runs
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
+from tests.support.failed_output import ended_with
 from tests.support.node import Node
 from tests.support.waiting import wait_until
 
@@ -102,7 +103,7 @@ def _run(arguments: list[str], directory: Path, environ: dict[str, str], exit_co
         encoding="utf-8",
         timeout=END_S,
     )
-    assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout}"
+    assert ended.returncode == exit_code, ended_with(ended.returncode, ended.stdout)
 
 
 def _compare(

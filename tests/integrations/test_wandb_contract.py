@@ -10,6 +10,7 @@ import pytest
 
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
+from tests.support.failed_output import ended_with
 from tests.support.node import Node
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -144,7 +145,7 @@ class Script:
             text=True,
             timeout=END_S,
         )
-        assert done.returncode == exit_code, done.stdout
+        assert done.returncode == exit_code, ended_with(done.returncode, done.stdout)
         return done.stdout
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:

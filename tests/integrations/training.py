@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integrations.matrix import PYTHON, ROW
+from tests.support.failed_output import ended_with
 from tests.support.loopback import on_loopback, processes_with
 from tests.support.node import Node
 from tests.support.ports import free_ports
@@ -57,7 +58,7 @@ class Training:
             encoding="utf-8",
             timeout=END_S,
         )
-        assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout}"
+        assert ended.returncode == exit_code, ended_with(ended.returncode, ended.stdout)
         said = sorted(line.partition(": ")[2] for line in ended.stdout.splitlines() if line.startswith("chiplog: "))
         written = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
         expected = sorted(written.get("lines", ()))

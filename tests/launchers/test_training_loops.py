@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.launchers.training import END_S, STARTUP, TORCHRUN, Launched, finished
+from tests.support.failed_output import ended_with
 
 pytestmark = pytest.mark.xdist_group("loops")
 
@@ -134,4 +135,4 @@ def test_a_training_loop_ends_well_although_threads_of_torch_are_late(tmp_path: 
         text=True,
         timeout=END_S,
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended_with(ended.returncode, ended.stdout)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.launchers.training import STARTUP, TORCHRUN
+from tests.support.failed_output import ended_with
 from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.ports import free_ports
@@ -181,7 +182,7 @@ class Sample:
 
 def ended(process: "subprocess.Popen[str]") -> str:
     output, _ = process.communicate(timeout=2 * WAIT_S)
-    assert process.returncode == 0, output
+    assert process.returncode == 0, ended_with(process.returncode, output)
     return output
 
 

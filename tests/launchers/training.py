@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from tests.launchers.truth import DIRECTORY, Writer, read
+from tests.support.failed_output import ended_with
 from tests.support.network import Network
 from tests.support.waiting import WAIT_S
 
@@ -109,8 +110,8 @@ class Training:
         try:
             process.wait(END_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.launcher} has not ended after {END_S:g} s:\n{self.output}") from None
-        assert process.returncode == exit_code, f"exit code {process.returncode}:\n{self.output}"
+            raise AssertionError(f"{self.launcher} {ended_with(None, self.output)}") from None
+        assert process.returncode == exit_code, f"{self.launcher}: {ended_with(process.returncode, self.output)}"
         said = [line for line in self.output.splitlines() if line.startswith("chiplog: ")]
         assert not said, f"chiplog complains: {said}"
 
