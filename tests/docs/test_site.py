@@ -10,9 +10,9 @@ import duckdb
 import pytest
 from playwright.sync_api import expect
 from tests.support.packages import PACKAGES
-from tests.support.page_site import WAIT_MS, running_browser
+from tests.support.page_site import running_browser
 from tests.support.tools import needs
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_MS, WAIT_S
 
 import chiplog
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers

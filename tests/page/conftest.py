@@ -12,9 +12,10 @@ from tests.support.hand_written import hand_written, kept_open
 from tests.support.jupyter_proxy import jupyter_server
 from tests.support.media_run import fill_media_run, store_media_files
 from tests.support.page_run import fill_page_run, store_files
-from tests.support.page_site import WAIT_MS, Site, opened_page, running_browser
+from tests.support.page_site import Site, opened_page, running_browser
 from tests.support.recorded import fill_three_runs
 from tests.support.sampled_run import fill_sampled_run
+from tests.support.waiting import WAIT_MS
 
 Fill = Callable[[duckdb.DuckDBPyConnection], None]
 

@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from tests.support.hand_written import hand_written
-from tests.support.page_site import WAIT_MS, Site, box_of, drag, first_of, hold, let_go, refuse
+from tests.support.page_site import Site, box_of, drag, first_of, hold, let_go, refuse
 from tests.support.run_builder import RunBuilder
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 CHANGES = 'retry: 100\nevent: change\ndata: {"position": 1}\n\n'  # the browser connects again, and hears of a change
 KEYS = 70
@@ -84,7 +84,7 @@ def uneven(tmp_path: Path) -> Iterator[Site]:
 
 def change(site: Site, *statements: str) -> None:
     """Let statements `build` in another process: the readers of the server wait for it."""
-    subprocess.run([sys.executable, "-c", CHANGE, str(site.root), *statements], check=True, timeout=WAIT_MS / 1000)
+    subprocess.run([sys.executable, "-c", CHANGE, str(site.root), *statements], check=True, timeout=WAIT_S)
 
 
 def steps_of(page: Page, key: str, label: str) -> list[int]:

@@ -12,12 +12,11 @@ from playwright.sync_api import Browser, ConsoleMessage, FloatRect, Locator, Pag
 from chiplog_page.server.access import Access
 from chiplog_page.server.source import Source
 from chiplog_page.web_server import PageServer
-from tests.support import waiting
 from tests.support.tools import require
+from tests.support.waiting import WAIT_MS, wait_until
 
 CHROMIUM = "chromium"
 HEADLESS_SHELL = "chromium-headless-shell"  # the same pages with half of the CPU time
-WAIT_MS = waiting.WAIT_MS / 3  # of one step of a test, which has many
 
 
 class Site:
@@ -91,7 +90,7 @@ def hold(page: Page, pattern: str, **options: Any) -> list[Route]:
 
 def first_of(held: list[Route], page: Page) -> Route:
     """Return the first request that a route holds, once there is one."""
-    waiting.wait_until(lambda: held or page.wait_for_timeout(50), "a request that is held")
+    wait_until(lambda: held or page.wait_for_timeout(50), "a request that is held")
     return held[0]
 
 
