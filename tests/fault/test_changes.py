@@ -107,6 +107,7 @@ def test_a_collector_on_a_nearly_full_disk_takes_no_events_and_still_deletes(tmp
         log = node.root / "chiplog_collector.log"
         try:
             wait_until(lambda: "no events are taken" in log.read_text(), "a full disk")
+            wait_until(lambda: node.try_sql("SELECT 1"), "a collector that answers")
             agent.session = b"session1"
             agent.socket.send_multipart(messages.hello(agent.session, agent.sender, 0, {"node": "a"}))
             with connect(dir=node.root, start=False) as client:

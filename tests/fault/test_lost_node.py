@@ -27,7 +27,7 @@ def start_rank(node: Node, label: str, file: Path) -> "subprocess.Popen[bytes]":
 
 def until(centre: Node, query: str, wanted: object) -> float:
     """Return when the rows first matched."""
-    deadline = time.monotonic() + float(os.environ.get("CHIPLOG_LOST_NODE_WAIT_S", "60"))
+    deadline = time.monotonic() + float(os.environ.get("CHIPLOG_LOST_NODE_WAIT_S", WAIT_S))
     while (rows := centre.try_sql(query)) != wanted:
         assert time.monotonic() < deadline, rows
         time.sleep(0.05)

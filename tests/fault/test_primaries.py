@@ -215,7 +215,7 @@ def test_a_second_primary_changes_nothing_until_the_first_has_ended(node: Node) 
     first = start_writer("first")
     node.until("SELECT 1 FROM labels WHERE label = 'first'")
     second = start_writer("second")
-    node.until("SELECT 1 FROM labels WHERE label = 'second'")
+    node.until("SELECT 1 FROM metrics WHERE label = 'second'")  # logged after its claim and its config
     [row] = node.sql("SELECT label, level, message FROM events WHERE kind = 'primary_refused'")
     assert row == {
         "label": "second",

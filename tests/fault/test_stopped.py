@@ -132,8 +132,9 @@ class Pipeline:
         if SOAK:  # a collector without agents for so long exits, and is started again
             self.daemons |= {wait_until(lambda: lock_holder_pid(self.place.collector / "lock"), "a collector")}
             self.daemons |= {wait_until(lambda: index_of(self.place), "an index")}
-        assert lock_holder_pid(self.place.agent / "lock") in self.daemons, (seed, self.victim)
-        assert lock_holder_pid(self.place.collector / "lock") in self.daemons, (seed, self.victim)
+        allowed = {0, *self.daemons}  # 0: on a busy machine it may have had nothing to do for so long that it exited
+        assert lock_holder_pid(self.place.agent / "lock") in allowed, (seed, self.victim)
+        assert lock_holder_pid(self.place.collector / "lock") in allowed, (seed, self.victim)
         # A daemon that was started while another is stopped waits for its lock, and exits.
         wait_until(lambda: self.serving() <= self.daemons, f"second daemons to leave ({seed}, {self.victim})")
 

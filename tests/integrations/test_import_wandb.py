@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ import pytest
 from tests.integrations import importing, wandb_runs
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
+from tests.support.failed_output import ended_with
+from tests.support.loopback import processes_with
 from tests.support.node import Node
 from tests.support.waiting import wait_until
 
@@ -55,7 +56,7 @@ def _import(path: Path, node: Node, project: str, *options: str) -> str:
         encoding="utf-8",
         timeout=END_S,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, ended_with(done.returncode, done.stderr)
     return done.stderr
 
 
@@ -133,7 +134,8 @@ def test_a_killed_run_and_a_file_that_is_cut_off_have_what_their_reader_gives(
     os.killpg(training.pid, signal.SIGKILL)
     training.wait()
     training.stdout.close()
-    time.sleep(1)  # its core, in a session of its own, ends too
+    project = environ["WANDB_PROJECT"]
+    wait_until(lambda: not processes_with("WANDB_PROJECT", project), "the end of its core, in a session of its own")
     [path] = tmp_path.rglob("run-*.wandb")
     cut = tmp_path / "cut" / "wandb" / path.parent.name / path.name
     cut.parent.mkdir(parents=True)

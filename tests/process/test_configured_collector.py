@@ -166,6 +166,7 @@ def test_status_is_well_where_the_agent_delivers_elsewhere_and_bad_once_it_canno
         code = main(["status", "--dir", str(site.root), "--format", "json"])
         return code, json.loads(capsys.readouterr().out)
 
+    monkeypatch.setattr(status, "CANARY_WAIT_S", 25.0)  # less than a query may take
     site.start_service(centre.address)
     wait_until(lambda: ask()[1]["agent_link_state"] == "open", "an agent that delivers")
     code, facts = ask()
@@ -176,7 +177,6 @@ def test_status_is_well_where_the_agent_delivers_elsewhere_and_bad_once_it_canno
     monkeypatch.setenv("CHIPLOG_KEYS", str(site.key_directory))
     centre.admit(site, "reader")
     capsys.readouterr()
-    monkeypatch.setattr(status, "CANARY_WAIT_S", 25.0)  # less than a query may take
     wait_until(lambda: "in SQL after" in ask()[1]["canary"], "a reader that is let in")
     assert ask()[0] == 0
     monkeypatch.delenv("CHIPLOG_KEYS")

@@ -113,8 +113,8 @@ def seen_of(run_id: str) -> list[Any]:
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait 60 seconds at most."""
-    for _ in range(600):
+    """Wait ten minutes at most: each rank imports MLflow first."""
+    for _ in range(6000):
         if is_true():
             return
         time.sleep(0.1)
