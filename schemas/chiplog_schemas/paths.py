@@ -112,6 +112,11 @@ class Paths:
         return self.collector / "store"
 
     @property
+    def store_answers(self) -> Path:
+        """An empty file that exists while the index could read the store at its last look."""
+        return self.store / "reader" / "answers"
+
+    @property
     def agent_address(self) -> str:
         """Where the agent listens for ranks."""
         return f"ipc://{self.run}/agent.sock"

@@ -5,6 +5,7 @@ It is an embedded collector that receives nothing. What it keeps of the store is
 
 import hashlib
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 
 _NEEDED = ("chiplog_collector", "deltalake", "obstore")
+_CREDENTIALS = (b"AWS_", b"AZURE_", b"GOOGLE_")  # begin the names of the variables that stores read
+_LIMIT = b"CHIPLOG_COLD_GB"
 
 
 def check_readable(url: str) -> str:
@@ -37,10 +40,33 @@ def reader_places(url: str) -> Paths:
 
 
 def start_reader(url: str) -> None:
-    """Start the process that reads a store, unless it runs. Raises QueryError."""
+    """Start the process that reads a store, unless it runs. Raises QueryError.
+
+    One that runs with other variables makes way: with another limit than is set here, or with other credentials while
+    it cannot read the store.
+    """
     where = reader_places(url)
     try:
         ensure_private_dir(where.root)
+        # safeguard: reader-has-these-credentials
+        if _is_set_otherwise(daemons.daemon_pid(where, daemons.COLLECTOR), answers=where.store_answers.exists()):
+            daemons.stop(where, daemons.COLLECTOR)
         daemons.start(where, daemons.COLLECTOR, ["--embedded", "--read-store", url])
     except OSError as error:
         raise QueryError("unreachable", f"the store {url} cannot be read: {error}") from error
+
+
+def _is_set_otherwise(pid: int, *, answers: bool) -> bool:
+    """Return True if a reader that runs has variables that must be replaced by those of this process."""
+    try:
+        lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # there is none
+    theirs, ours = dict(line.partition(b"=")[::2] for line in lines if line), os.environb
+    if _LIMIT in ours and ours[_LIMIT] != theirs.get(_LIMIT):
+        return True
+    return not answers and _credentials(theirs) != _credentials(ours)
+
+
+def _credentials(environ: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    return {name: value for name, value in environ.items() if name.startswith(_CREDENTIALS)}

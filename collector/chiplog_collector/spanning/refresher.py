@@ -72,6 +72,8 @@ class StoreReader:
         self.note_deletions: Callable[[], None] = lambda: None  # called when another log may have deleted something
         self.note_edits: Callable[[], None] = lambda: None  # called when another log may have edited a run
         directory.mkdir(parents=True, exist_ok=True)
+        self._answers = directory / "answers"  # see `Paths.store_answers`
+        self._answers.unlink(missing_ok=True)
         [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
         _attach(connection, directory / "cache.duckdb")
         connection.execute("SET GLOBAL parquet_metadata_cache = true")  # no file of a store is written twice
@@ -163,11 +165,13 @@ class StoreReader:
                 _log.info("the store %s can be read again", self.store.url)
             self._is_away = False
             self.cold.trouble = ""
+            self._answers.touch()
         except (StoreError, OSError, duckdb.Error) as error:  # safeguard: unreadable-store-stops-nothing
             reason = str(error).partition("\n")[0]
             if not self._is_away:
                 _log.warning("the store %s cannot be read: %s; trying again", self.store.url, reason)
             self._is_away = True
+            self._answers.unlink(missing_ok=True)
             self._listed = {}  # the sign of news is not lost
             self._shape = None
             self.cold.trouble = reason

@@ -15,6 +15,7 @@ from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -59,6 +60,37 @@ def test_a_store_answers_as_its_collector_and_nothing_is_written_to_it(tmp_path:
         copy.close()
     assert sorted(path for path in (tmp_path / "lake").rglob("*")) == before
     index.close()
+
+
+@proves(
+    "reader-has-these-credentials", "credentials that were set right count at once for a store that could not be read"
+)
+def test_a_reader_with_other_variables_makes_way(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = store_reader.reader_places(url)
+
+    def pid_of_reader() -> int:
+        connect(url).close()
+        return daemons.daemon_pid(where, daemons.COLLECTOR)
+
+    commits = tmp_path / "lake" / "collectors" / "_delta_log"
+    commits.parent.mkdir(parents=True)
+    commits.write_text("no directory")  # it cannot be read
+    with connect(url) as client, pytest.raises(QueryError, match="the store cannot be read"):
+        client.sql("FROM runs")
+    before = pid_of_reader()
+    assert pid_of_reader() == before, "with the same variables it is not started again"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the right one")
+    second = pid_of_reader()
+    assert second != before
+    commits.unlink()
+    wait_until(where.store_answers.exists, "the reader to read the store")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a wrong one")
+    assert pid_of_reader() == second, "one that reads the store stays, for others who ask it"
+    monkeypatch.setenv("CHIPLOG_COLD_GB", "20")
+    third = pid_of_reader()
+    assert third != second
+    monkeypatch.delenv("CHIPLOG_COLD_GB")
+    assert pid_of_reader() == third
 
 
 @pytest.mark.parametrize("url", ["file://relative", "s3://", "file://"])
