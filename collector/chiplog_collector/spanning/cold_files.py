@@ -184,7 +184,7 @@ class ColdFiles:
             why = self.trouble or "its files are not known yet"
             raise QueryRejected(f"rows that the query reads are in the store alone, and {why}; ask again later")
         # safeguard: unseen-store-is-not-empty
-        if not self.seen.is_set() and any(
+        if not snapshot.files and any(  # before the first look
             self._is_elsewhere(cursor, need) for wants in needed.values() for need in wants
         ):
             why = self.trouble or "it has not answered yet"

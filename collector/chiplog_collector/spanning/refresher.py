@@ -180,6 +180,7 @@ class StoreReader:
         """Take what has been committed since the last time. Return False if that is nothing."""
         is_new = self._take_news()
         self._note_heard(self._beats)
+        self.cold.seen.set()  # last: an answer has each collector's name, and each event once
         if not self._faults:
             self._note_passed()  # after the rows that were published up to then
         return is_new
@@ -230,7 +231,6 @@ class StoreReader:
         if any(file.log != self._log_id for file in new.get("events", ())):
             self.note_edits()
         self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, until)
-        self.cold.seen.set()
         if is_renumbered:
             self._doubled = []
         self._leave_out_doubled()

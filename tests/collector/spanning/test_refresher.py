@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_collector.query.sql_guard import QueryRejected
+from chiplog_collector.spanning.refresher import StoreReader
 from chiplog_collector.store.delta_store import Addition, DeltaStore
 from chiplog_collector.store.heartbeat import Beats
 from chiplog_collector.store.outbox import Outbox
@@ -47,6 +48,26 @@ def test_a_store_that_is_away_is_one_line(
     reader.store._look_at = 0.0
     reader.store.turn()
     assert caplog.messages[1:] == [f"the store file://{tmp_path}/lake can be read again"]
+    reader.close()
+    index.close()
+
+
+@pytest.mark.parametrize("noted", ["_note_heard", "_leave_out_doubled"])
+def test_a_reader_alone_answers_only_after_its_whole_first_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str
+) -> None:
+    index, store = everything_published(tmp_path)
+    was_seen: list[bool] = []
+    note = getattr(StoreReader, noted)
+
+    def look(reader: StoreReader, *arguments: object) -> None:
+        was_seen.append(reader.cold.seen.is_set())
+        note(reader, *arguments)
+
+    monkeypatch.setattr(StoreReader, noted, look)
+    reader = Reader(store.url, tmp_path)
+    assert was_seen == [False]
+    assert reader.store.cold.seen.is_set()
     reader.close()
     index.close()
 
