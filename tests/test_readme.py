@@ -16,6 +16,7 @@ from chiplog_cli.root import COMMANDS
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.marks import everyday
+from tests.support.node import Node
 from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.xdist_group("readme")  # one worker: what its fixture does is costly
@@ -26,13 +27,15 @@ QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
 PROGRAM = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
 
 TWO_RANKS = """
-import sys, time, chiplog
+import os, sys, time, chiplog
 rank = int(sys.argv[1])
 run = chiplog.init(project="readme", run_id="two", label=f"rank{rank}", primary=rank == 0, config={"lr": 0.1})
-for step in range(20):
+step = 0
+while step < 20 or not os.path.exists(sys.argv[2]):
     with run.phase("forward"):
-        time.sleep(0.15)  # long enough for the agent's first samples
+        time.sleep(0.05)
     run.log({"train/loss": 1.0 / (step + 1) + rank}, step=step)
+    step += 1
 print("done", rank)
 if rank == 1:
     raise SystemExit(chiplog.finish(exit_code=3))
@@ -46,18 +49,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("readme")
     environ = os.environ | {"CHIPLOG_DIR": str(root)}
     subprocess.run([sys.executable, "-c", PROGRAM], env=environ, check=True)
-    ranks = [subprocess.Popen([sys.executable, "-c", TWO_RANKS, str(rank)], env=environ) for rank in (0, 1)]
-    for process in ranks:
-        process.wait(WAIT_S)
-    where = paths_for_root(root)
-    deadline = time.monotonic() + 2 * WAIT_S
-    with chiplog.connect(dir=root) as client:
-        while not client.sql(
-            "SELECT 1 WHERE (SELECT count(*) FROM labels WHERE state <> 'running') = 3 "
-            "AND (SELECT count(*) FROM system) > 0"
-        ).rows():
-            assert time.monotonic() < deadline, "the runs never became complete"
-            time.sleep(0.2)
+    sampled = root / "sampled"
+    command = [sys.executable, "-c", TWO_RANKS]
+    ranks = [subprocess.Popen([*command, str(rank), str(sampled)], env=environ) for rank in (0, 1)]
+    where, node = paths_for_root(root), Node(root)
+    try:
+        node.until("SELECT 1 FROM system WHERE run_id = 'two' HAVING count(DISTINCT label) = 2")
+    finally:
+        sampled.touch()
+        for process in ranks:
+            process.wait(WAIT_S)
+    node.until("SELECT 1 FROM labels WHERE state <> 'running' HAVING count(*) = 3")
     yield root
     for directory in (where.agent, where.collector):
         pid = lock_holder_pid(directory / "lock")

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -205,7 +204,7 @@ def test_a_full_spool_withholds_credit_and_ranks_keep_their_events_until_there_i
     query = "SELECT count(*) AS n FROM metrics WHERE label = 'rank0'"
     bare_node.until(query, lambda rows: rows[0]["n"] == 100)
     wait_until(lambda: not list(journals.iterdir()), "a journal that is removed")
-    assert bare_node.sql("SELECT state FROM labels WHERE label = 'rank0'") == [{"state": "finished"}]
+    bare_node.until("SELECT 1 FROM labels WHERE label = 'rank0' AND state = 'finished'")
 
 
 def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, rank) -> None:
@@ -374,6 +373,9 @@ def test_an_agent_whose_socket_was_cleaned_away_listens_anew(tmp_path: Path) -> 
     try:
         path = Path(place.agent_address.removeprefix("ipc://"))
         wait_until(path.exists, "the agent's socket")
+        rank = Rank(place.agent_address)
+        rank.hello()  # it serves: it has set the socket's mode, and noted which file it is
+        rank.close()
         path.unlink()
         wait_until(path.exists, "the agent's socket, restored")
         rank = Rank(place.agent_address)
@@ -401,13 +403,9 @@ def test_a_training_that_waits_for_its_children_does_not_wait_for_the_agent(tmp_
     try:
         done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines() == ["no children"]
-        assert lock_holder_pid(place.agent / "lock") > 0
+        wait_until(lambda: lock_holder_pid(place.agent / "lock") > 0, "the agent that it has started")
     finally:
-        for directory in (place.agent, place.collector):
-            pid = lock_holder_pid(directory / "lock")
-            if pid > 0:
-                os.kill(pid, signal.SIGTERM)
-                wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the end of a daemon")
+        end_daemons(place)
 
 
 @pytest.fixture
@@ -556,8 +554,10 @@ def wait_for_ack(rank: Rank, number: int) -> messages.Message:
 def test_a_rank_that_waits_for_its_acknowledgement_gets_it_at_once(chiplog_dir: Path) -> None:
     rank = Rank(paths_for_root(chiplog_dir).agent_address)
     rank.hello()
-    time.sleep(0.2)  # the agent's first turn writes its own identity, and what has arrived with it
-    for number in range(3):
+    rank.say(encode(EventKind.NOTICE, 1, "a", "info", "b", {}))
+    rank.socket.send_multipart(messages.ping(rank.session, rank.next))
+    wait_for_ack(rank, 1)  # the agent's first turn writes its own identity, and what has arrived with it
+    for number in range(1, 4):
         rank.say(encode(EventKind.NOTICE, 1, "a", "info", "b", {}))
         while rank.socket.poll(200):  # a heartbeat may come
             assert rank.receive().next <= number, "acknowledged before anything hurries the agent"

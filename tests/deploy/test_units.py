@@ -19,7 +19,7 @@ from chiplog_client.client import NoDataError, QueryError
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.ports import free_ports
 from tests.support.tools import needs
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -188,9 +188,13 @@ def test_units_carry_a_run_from_a_rank_into_sql_and_stop_cleanly(deployed: Deplo
     )
     rows_when(deployed, "SELECT state FROM runs WHERE run_id = 'deployed'", [{"state": "finished"}])
 
-    status = subprocess.run([CHIPLOG, "status"], env=environment_of_a_user(deployed), capture_output=True, text=True)
-    assert status.returncode == 0, status.stdout + status.stderr
-    assert "in SQL after" in status.stdout
+    status = [CHIPLOG, "status"]  # which waits for its event for 5 s
+
+    def is_well() -> bool:
+        asked = subprocess.run(status, env=environment_of_a_user(deployed), capture_output=True, text=True)
+        return asked.returncode == 0 and "in SQL after" in asked.stdout
+
+    wait_until(is_well, "an event of `chiplog status` in SQL")
 
     for unit in reversed(UNITS):
         code, left = deployed.stop(unit)

@@ -118,6 +118,7 @@ def test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log(host: Hos
     early = chiplog.init(dir=host.root, run_id="early", agent=address, capture_console=False)
     early.log({"x": values[0]})
     wait_until(lambda: stored("early"), "a rank that is connected")
+    begun = time.monotonic()
     with Strangers(port, 3 * LIMIT) as strangers:
         wait_until(lambda: strangers.n_came >= LIMIT // 2, "strangers")
         for value in values[1:]:
@@ -133,7 +134,8 @@ def test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log(host: Hos
     assert [stored(run_id) for run_id in ("early", "late", "later")] == [values] * 3, "none of them twice"
     wait_until(lambda: _listens(port), "TCP that is open again")
     assert agent.poll() is None
-    assert host.output().count("descriptors are running out") == 1, "logged once, however long it lasts"
+    n_minutes = int((time.monotonic() - begun) / 60.0)
+    assert 1 <= host.output().count("descriptors are running out") <= 1 + n_minutes, "logged once in a minute"
 
 
 @proves("receiver-descriptors-kept", "unknown peers cannot use up a receiver's descriptors")

@@ -95,9 +95,8 @@ def test_a_saved_file_arrives_whole_and_once_whoever_is_killed(bare_node: Node, 
 
     digest = hashlib.sha256(data).hexdigest()
     bare_node.until("SELECT 1 FROM events WHERE kind = 'file_stored'")
-    assert bare_node.sql("SELECT run_id, path, bytes, sha256 FROM files") == [
-        {"run_id": "killed", "path": "big.bin", "bytes": SIZE, "sha256": digest}
-    ]
+    rows = bare_node.until("SELECT run_id, path, bytes, sha256 FROM files")
+    assert rows == [{"run_id": "killed", "path": "big.bin", "bytes": SIZE, "sha256": digest}]
     assert len(bare_node.sql("SELECT 1 FROM events WHERE kind = 'file_stored'")) == 1
     assert [path for path in place.files.rglob("*") if path.is_file()] == [place.files / digest[:2] / digest]
     assert (place.files / digest[:2] / digest).read_bytes() == data

@@ -77,7 +77,8 @@ def test_a_container_with_another_hostname_delivers_all_with_its_agents_key(
     try:
         query = "SELECT node, pid, hostname, rank_pid FROM labels"
         centre.until("SELECT 1 FROM metrics HAVING count(*) = 100")
-        assert centre.sql(query) == [{"node": "gpu-17", "pid": pid, "hostname": "pod-7f9c", "rank_pid": 1}]
+        known = [{"node": "gpu-17", "pid": pid, "hostname": "pod-7f9c", "rank_pid": 1}]
+        centre.until(query, lambda rows: rows == known)
     finally:
         until.touch()
         rank.wait(WAIT_S)

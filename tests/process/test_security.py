@@ -171,6 +171,7 @@ def test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_
     host.log(101.0)
     wait_until(lambda: 101.0 in centre.stored(), "the rows before")
     centre.keys("revoke", name)
+    wait_until(lambda: "chiplog keys allow" in host.output(), "a refusal: until then the agent's own rows are accepted")
     before = centre.accepted()
     assert name in refused(centre, host, before, "chiplog keys allow", answers=1)
     host.log(102.0)
@@ -218,6 +219,18 @@ def asked(centre: Centre, keys: Path, monkeypatch: pytest.MonkeyPatch, query: st
         return client.sql(query).rows()
 
 
+def let_in(centre: Centre, reader: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait until the daemon has read that a reader's key is allowed."""
+
+    def answers() -> bool:
+        try:
+            return bool(asked(centre, reader.key_directory, monkeypatch))
+        except QueryError:
+            return False
+
+    wait_until(answers, "a reader that is let in")
+
+
 @proves("handshake-checks-key", "a reader that is not allowed fails in the handshake", new="if public:")
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("case", ["no key", "not allowed", "an agent's"])
@@ -240,8 +253,7 @@ def test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_
     centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     centre.admit(host, "reader")
-    time.sleep(1.0)
-    monkeypatch.setenv("CHIPLOG_KEYS", str(host.key_directory))
+    let_in(centre, host, monkeypatch)
     with chiplog.connect(centre.address) as client:
         assert client.sql("SELECT 1 AS one").rows() == [{"one": 1}]
         centre.keys("revoke", f"{host.root.name}-reader")
@@ -273,7 +285,7 @@ def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
     from chiplog_schemas.security.permissions import Role
 
     centre.admit(host, "reader")
-    time.sleep(1.0)
+    let_in(centre, host, monkeypatch)
     address = query_address_of(centre.address)
     curve = client_curve(Keys(host.key_directory), address, Role.READER, Role.COLLECTOR)
     assert curve is not None

@@ -210,9 +210,8 @@ def test_attempts_count_up_and_steps_out_of_order_are_all_there(node: Node) -> N
     run.log({"loss": 1.0})
     run.finish()
     node.until("SELECT count(*) AS n FROM metrics WHERE run_id = 'gpt-1'", lambda rows: rows[0]["n"] == 16)
-    assert node.sql("SELECT state, n_labels, n_attempts FROM runs") == [
-        {"state": "finished", "n_labels": 1, "n_attempts": 3}
-    ]
+    ended = [{"state": "finished", "n_labels": 1, "n_attempts": 3}]
+    node.until("SELECT state, n_labels, n_attempts FROM runs", lambda rows: rows == ended)
     steps = node.sql("SELECT attempt, list(step ORDER BY seq) AS steps FROM metrics WHERE key = 'odd' GROUP BY ALL")
     assert steps == [{"attempt": 2, "steps": [50, 7, -3, 50, 8]}]
     counted = node.sql(

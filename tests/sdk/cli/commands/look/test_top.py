@@ -1,6 +1,7 @@
 """`chiplog top` on a terminal and into a pipe: which run it shows, its keys, and how it outlives its source."""
 
 import csv
+import functools
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import duckdb
 import pytest
 
 from chiplog_cli.commands.look.top import _Reader
-from chiplog_client.reads.live_run import Frame
+from chiplog_client.reads.live_run import Frame, LiveRun
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.command_line import ON_ONE_WORKER, environment, one_line
@@ -35,6 +36,12 @@ for step in range(100_000):
     run.log({"loss": 1.0 / (step + 1)}, step=step)
     time.sleep(0.05)
 """
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a frame of a thousand labels take as long as a query may: a slow machine needs more than that of a person."""
+    monkeypatch.setattr("chiplog_cli.commands.look.top.LiveRun", functools.partial(LiveRun, timeout_s=None))
 
 
 @pytest.fixture(scope="module")
