@@ -37,6 +37,8 @@ def fill_live_runs(database: duckdb.DuckDBPyConnection) -> None:
         ("gpu.xid", "error", 40),
         ("device_stale", "warning", 30),
         ("gpu.back", "info", 20),
+        ("gpu.lost", "error", 18),
+        ("gpu.replaced", "info", 15),
     ):
         of_gpu = {
             "level": level,

@@ -281,8 +281,8 @@ class SampleIntake:
             case DeviceEvent("gpu.back", device=device) if device in self._returned:
                 pass  # a former sampler reported it, and ended before it saved that
             case DeviceEvent(kind, level, text, device, body):
-                self._count(kind, device, body.get("code", 0))
                 text += f" ({self._short(device)})" if device else ""
+                self._count(kind, device, body.get("code", 0))
                 self._report(kind, level, text, {**body, "device": device}, now)
             case SamplerLog(text, level):
                 self._report("sampler", level, text, {}, now)
@@ -297,10 +297,10 @@ class SampleIntake:
                 self._claims.set_gpus(gpus)
                 self._forget_absent(gpus)
             case GpuAddresses(addresses):
-                self._note_addresses(addresses)
+                self._addresses |= addresses
             case NodeFacts(facts):
                 self._facts = facts
-                self._note_addresses({gpu["uuid"]: gpu["pci"] for gpu in facts.get("gpus", ()) if "pci" in gpu})
+                self._addresses |= {gpu["uuid"]: gpu["pci"] for gpu in facts.get("gpus", ()) if "pci" in gpu}
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
 
@@ -366,6 +366,8 @@ class SampleIntake:
             self.lost_gpus.discard(device)
             self.stale_gpus.discard(device)
             self._returned.add(device)
+        elif kind == "gpu.replaced":
+            self._forget_devices({device, *(uuid for uuid, gpu in self._parents.items() if gpu == device)})
         elif kind == "gpu.xid" and xid_of(code).is_fatal:
             self.n_fatal_xids += 1
             self._fatal_xids[device] += 1
@@ -378,23 +380,17 @@ class SampleIntake:
         parents = {instance.uuid: gpu.uuid for gpu in gpus for instance in gpu.instances}
         present = {gpu.uuid for gpu in gpus}
         gone = {uuid for uuid, gpu in self._parents.items() if gpu in present and uuid not in parents}
-        self.lost_gpus -= gone  # safeguard: removed-instance-leaves-metrics
+        self._forget_devices(gone)  # safeguard: removed-instance-leaves-metrics
         self.stale_gpus &= present | parents.keys()
-        for uuid in gone:
-            self._newest.pop(uuid, None)
-            self._fatal_xids.pop(uuid, None)
-            del self._parents[uuid]
         self._parents |= parents
 
-    def _note_addresses(self, addresses: dict[str, str]) -> None:
-        """Note where GPUs are plugged in. A lost one whose place another has now was replaced: it will not be back."""
-        places = set(addresses.values())
-        replaced = {uuid for uuid, pci in self._addresses.items() if pci in places and uuid not in addresses}
-        self.lost_gpus -= replaced | {uuid for uuid, gpu in self._parents.items() if gpu in replaced}
-        for uuid in replaced:
-            del self._addresses[uuid]
-            self._fatal_xids.pop(uuid, None)
-        self._addresses |= addresses
+    def _forget_devices(self, uuids: Set[str]) -> None:
+        """Forget devices that will not be back."""
+        self.lost_gpus -= uuids
+        self.stale_gpus -= uuids
+        for uuid in uuids:
+            for known in (self._newest, self._fatal_xids, self._parents, self._addresses):
+                known.pop(uuid, None)
 
     def _note(self, sample: Sample, now: float) -> None:
         """Keep the newest values of each device, and how late the host's are."""

@@ -38,6 +38,7 @@ EVENT_KINDS = {
     "gpu_not_found": "unknown GPU ID",
     "gpu.lost": "GPU lost",
     "gpu.back": "GPU is back",
+    "gpu.replaced": "GPU was replaced",
     "gpu.xid": "GPU error",
     "gpu.ecc_uncorrected": "GPU memory error",
     "gpu.reset": "GPU was reset",

@@ -86,7 +86,8 @@ SELECT label, kind, ts, message, body->>'advice' AS advice FROM reads.gpu_events
 WHERE run_id = $run AND ts > $since AND level <> 'info' AND NOT (
     kind IN ('gpu.lost', 'device_stale') AND EXISTS (
         FROM reads.gpu_events b
-        WHERE b.run_id = $run AND b.node = e.node AND b.device = e.device AND b.kind = 'gpu.back' AND b.ts >= e.ts
+        WHERE b.run_id = $run AND b.node = e.node AND b.device = e.device AND b.ts >= e.ts
+          AND b.kind IN ('gpu.back', 'gpu.replaced')
     )
 )
 ORDER BY ts DESC, label LIMIT 1

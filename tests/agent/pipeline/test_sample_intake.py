@@ -234,19 +234,17 @@ def test_a_gpu_that_does_not_answer_counts_no_more_while_gpus_are_released_and_o
 
 
 def test_a_lost_gpu_is_lost_until_another_is_at_its_place(intake: Intake) -> None:
-    def tell(**addresses: str) -> None:
-        gpus = [{"uuid": f"GPU-{name}", "pci": pci} for name, pci in addresses.items()]
-        intake.samples._take_sample(NodeFacts({"gpus": gpus}), 0.0)
-
-    tell(a="0000:17:00.0", b="0000:65:00.0")
+    intake.samples._take_sample(GpuAddresses({"GPU-a": "0000:17:00.0", "GPU-b": "0000:65:00.0"}), 0.0)
     intake.samples._take_sample(Gpus((Gpu("GPU-b", 1.0, (MigDevice("MIG-b", 1, 0),)),)), 0.0)
     for uuid in ("GPU-a", "GPU-b", "MIG-b"):
         intake.samples._take_sample(DeviceEvent("gpu.lost", "error", "lost", uuid), 0.0)
-    intake.samples._take_sample(NodeFacts({"kernel": "6.1"}), 0.0)
-    tell(c="0000:b1:00.0")
+    intake.samples._take_sample(Gpus((Gpu("GPU-c", 1.0),)), 0.0)
     assert intake.samples.lost_gpus == {"GPU-a", "GPU-b", "MIG-b"}
-    tell(c="0000:65:00.0", a="0000:b1:00.0")
-    assert intake.samples.lost_gpus == {"GPU-a"}, "it was moved, and has not answered yet"
+    intake.samples._take_sample(DeviceEvent("gpu.replaced", "info", "replaced by GPU-c", "GPU-b"), 0.0)
+    intake.samples._take_sample(GpuAddresses({"GPU-a": "0000:17:00.0", "GPU-c": "0000:65:00.0"}), 0.0)
+    assert intake.samples.lost_gpus == {"GPU-a"}
+    assert states(intake) == {"": (0,), "GPU-a": (1, 0, 0), "GPU-c": (0, 0, 0)}
+    assert intake.notice_events()[-1][4] == "replaced by GPU-c (PCI 0000:65:00.0)"
 
 
 def test_a_lost_gpu_that_a_new_sampler_finds_lost_is_one_event(intake: Intake) -> None:

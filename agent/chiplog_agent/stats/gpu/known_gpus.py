@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from chiplog_agent.stats.gpu.nvml import address_of
 from chiplog_schemas.atomic_file import atomic_write
 
 _ENTRIES_MAX = 1024  # places and devices; a node has 16 GPUs with 7 instances each
@@ -24,10 +25,18 @@ class KnownGpus:
             self._read(path)
         self._written = self._content()
 
-    def note(self, places: Mapping[str, str]) -> None:
-        """Note the GPUs that were found: place → UUID. One that was moved leaves its former place."""
+    def note(self, places: Mapping[str, str]) -> dict[str, str]:
+        """Note the GPUs that were found: place → UUID. One that was moved leaves its former place.
+
+        Return the replaced ones: UUID → that of the GPU which has its PCI address now. An index says nothing: GPUs
+        that are lost may change it.
+        """
         found = set(places.values())
+        replaced = {
+            self.uuids[place]: uuid for place, uuid in places.items() if place in self.uuids and address_of(place)
+        }
         self.uuids = {place: uuid for place, uuid in self.uuids.items() if uuid not in found} | dict(places)
+        return {former: uuid for former, uuid in replaced.items() if former not in found}
 
     def save(self, lost: frozenset[str]) -> None:
         """Write what has changed since the last call; a failure is tried again at the next one."""

@@ -95,6 +95,22 @@ class GpuThreads:
         if was_lost:
             self.box.post(["event", "gpu.back", "info", "the GPU is back", uuid, {}])
 
+    def _note_replaced(self, replaced: Mapping[str, str]) -> None:
+        """Declare that GPUs will not be back: UUID → that of the GPU at its place. Their MIG instances leave, too."""
+        parts = [part for part, gpu in self._parents.items() if gpu in replaced]
+        for part in parts:
+            del self._parents[part]
+        for uuid in (*replaced, *parts):
+            self._known.pop(uuid, None)
+        with self._lost_lock:
+            self._lost.difference_update(replaced, parts)
+            self._declared.difference_update(replaced, parts)
+        self.box.post(*(["gone", uuid] for uuid in (*replaced, *parts)))
+        # safeguard: replaced-gpu-closed
+        self.box.post(
+            *(["event", "gpu.replaced", "info", f"replaced by {by}", uuid, {}] for uuid, by in replaced.items())
+        )
+
     def _note_lost_places(self, places: Mapping[str, str]) -> None:
         """Declare those GPUs lost that NVML counts as lost: place → reason. Without a UUID their place names them."""
         devices = {place: self._memory.uuids.get(place, place) for place in places}
@@ -196,7 +212,7 @@ class GpuThreads:
         self._stats = stats
         self._is_unloaded = False
         self._emit("nvml", *stats.lines)
-        self._memory.note(stats.places)
+        self._note_replaced(self._memory.note(stats.places))
         self._post_addresses()  # safeguard: addresses-before-events
         self._events = stats.events(self.box.post, lambda line: self._emit("events", line))
         self._events.start()

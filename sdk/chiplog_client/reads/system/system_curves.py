@@ -168,6 +168,7 @@ _REASONS = {  # in the words of nvidia-smi
 _EVENTS = {
     "gpu.lost": "lost",
     "gpu.back": "back",
+    "gpu.replaced": "replaced",
     "gpu.reset": "reset",
     "gpu.driver_unbind": "driver unloaded",
     "gpu.ecc_uncorrected": "memory error",

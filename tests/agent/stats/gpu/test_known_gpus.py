@@ -18,8 +18,17 @@ def test_what_one_sampler_knew_the_next_one_knows(tmp_path: Path) -> None:
 def test_a_gpu_that_was_moved_is_known_at_its_new_place_only() -> None:
     known = KnownGpus()
     known.note({"GPU 0000:17:00.0": "GPU-1", "GPU 0000:65:00.0": "GPU-2"})
-    known.note({"GPU 0000:b1:00.0": "GPU-1"})
+    assert known.note({"GPU 0000:b1:00.0": "GPU-1"}) == {}
     assert known.uuids == {"GPU 0000:65:00.0": "GPU-2", "GPU 0000:b1:00.0": "GPU-1"}
+
+
+def test_a_gpu_is_replaced_by_the_one_that_has_its_pci_address_and_none_by_one_with_its_index() -> None:
+    known = KnownGpus()
+    assert known.note({"GPU 0000:17:00.0": "GPU-1", "GPU 0000:65:00.0": "GPU-2", "GPU 0 of 1": "GPU-3"}) == {}
+    exchanged = {"GPU 0000:17:00.0": "GPU-2", "GPU 0000:65:00.0": "GPU-1"}
+    assert known.note(exchanged) == {}, "both are here"
+    assert known.note({"GPU 0000:17:00.0": "GPU-4", "GPU 0 of 1": "GPU-5"}) == {"GPU-2": "GPU-4"}
+    assert known.note({"GPU 0000:17:00.0": "GPU-4"}) == {}
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,32 @@ def test_addresses_are_posted_before_a_gpu_can_have_an_event(monkeypatch: pytest
     threads.box.close()
 
 
+@proves("replaced-gpu-closed", "a replaced GPU has a closing event, which names both")
+def test_a_lost_gpu_that_was_replaced_is_closed_by_one_event_and_lost_no_more(tmp_path: Path) -> None:
+    """As after a maintenance, in which agent and sampler end. Its MIG instances leave with it."""
+    known = KnownGpus(tmp_path / "known")
+    known.note({"GPU 0000:17:00.0": GPU0, "GPU 0000:65:00.0": GPU1})
+    known.save(frozenset({GPU0}))
+    threads = GpuThreads(KnownGpus(tmp_path / "known"))
+    threads._known = dict.fromkeys([GPU1, "MIG-1"])
+    threads._parents = {"MIG-1": GPU1}
+    found = SimpleNamespace(lines=(), devices=(), events=lambda *_: pytest.fail())
+    found.places = {"GPU 0000:17:00.0": GPU2, "GPU 0000:65:00.0": "GPU-4"}
+    for _ in range(2):
+        with pytest.raises(pytest.fail.Exception):
+            threads._begin(found)  # type: ignore[arg-type]  # as much of NVML as is called
+    threads.note_lost(threads._known, "NVML no longer shows it")
+    threads.note_back(GPU0)
+    posts = list(threads.box.messages)
+    assert [post for post in posts if post[0] == "event"] == [
+        ["event", "gpu.replaced", "info", f"replaced by {GPU2}", GPU0, {}],
+        ["event", "gpu.replaced", "info", "replaced by GPU-4", GPU1, {}],
+    ]
+    assert [post[1] for post in posts if post[0] == "gone"] == [GPU0, GPU1, "MIG-1"]
+    assert posts[0][0] == "gone" and posts[-1][0] == "addresses", "the event has the name that the former one had"
+    threads.box.close()
+
+
 def test_a_lost_gpu_without_a_uuid_stays_lost_while_nvml_cannot_start(
     threads: GpuThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
