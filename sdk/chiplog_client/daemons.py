@@ -234,12 +234,17 @@ def goes_elsewhere(where: Paths) -> str:
     link = collector_link_status(where)
     answers = _HOW_IT_ANSWERS[link.state] if link is not None else ""
     n_bytes = 0 if _is_open(link) else _spool_bytes(where)
-    waits = f"; up to {n_bytes / KIB:,.0f} KiB wait in the spool" if n_bytes else ""
+    size, up = f"{n_bytes / KIB:,.0f} KiB", f"chiplog up --dir {shlex.quote(str(where.root))}"
+    if not n_bytes:
+        waits = ""
+    elif not daemon_pid(where, AGENT):  # only its next start shows what of its newest segment has arrived
+        waits = f"; no agent runs: a part of the {size} in its spool may not have arrived, and `{up}` delivers it"
+    else:
+        waits = f"; up to {size} wait in the spool until it answers"
     how = "--url" if os.environ.get("CHIPLOG_COLLECTOR") else "--url or CHIPLOG_COLLECTOR"
     return (
         f"what is logged under {where.root} goes to the collector {address}{answers}{waits}; query it with "
-        f"{how}; `chiplog up --dir {shlex.quote(str(where.root))} --collector local` delivers "
-        "here again, with all that waits"
+        f"{how}; `{up} --collector local` delivers here again, with all that waits"
     )
 
 

@@ -232,6 +232,27 @@ def test_a_collector_of_this_directory_with_a_tcp_address_is_not_elsewhere(where
         agent.release()
 
 
+def test_what_waits_for_a_collector_elsewhere_is_said_with_what_delivers_it(where: Paths) -> None:
+    """Without an agent it is unknown what of the spool has arrived."""
+    spool = where.agent / "spool"
+    spool.mkdir(parents=True)
+    (spool / segment_name(0)).write_bytes(bytes(64 << 10))
+    remember_collector(where.agent, RememberedCollector("tcp://192.0.2.1:4100", "", "site", True))
+    up = f"chiplog up --dir {where.root}"
+    stopped = f"; no agent runs: a part of the 64 KiB in its spool may not have arrived, and `{up}` delivers it; query"
+    assert stopped in daemons.goes_elsewhere(where)
+    agent = Lock(lock(where, AGENT))
+    try:
+        for state, waits in (
+            (LinkState.CLOSED, "is out of reach; up to 64 KiB wait in the spool until it answers; query"),
+            (LinkState.OPEN, "which answers; query"),
+        ):
+            write_link_status(where.agent_link, state, "")
+            assert waits in daemons.goes_elsewhere(where), state
+    finally:
+        agent.release()
+
+
 def test_the_last_line_of_a_daemon_is_its_newest_output(where: Paths) -> None:
     assert daemons.last_output_line(where, AGENT) == "(no output)"
     where.run.mkdir(parents=True, exist_ok=True)
