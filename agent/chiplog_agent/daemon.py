@@ -65,6 +65,7 @@ from chiplog_schemas.transport.router import RouterSocket
 _MESSAGES_PER_TURN = 64  # then the other inputs get their turn
 _GATHER_S = 0.025  # half of the interval in which a block is due …
 _GATHER_SLOW_S = 0.05  # … and a quarter of the long one: a rank that ends waits at most this long
+_TURN_S = 0.4  # between two whole turns: twice the interval in which a block is due
 _REFUSED_TURN_S = 0.1  # poll interval while the disk refuses
 _WRITE_AGAIN_S = 1.0  # after a disk error
 _CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # for all ranks: the agent must stay below 150 MiB with eight of them …
@@ -170,7 +171,7 @@ class AgentDaemon:
         self._poller = zmq.Poller()
         self._polled: set[zmq.Socket[bytes]] = set()  # to the collector; they are replaced at times
         self._stopping = False
-        self._last_polled_s = 0.0
+        self._turned_at = self._last_polled_s = 0.0
         self._tidy_at = 0.0
         self._touch_at = now + FILES_TOUCH_S
         self._busy_at = now
@@ -192,9 +193,12 @@ class AgentDaemon:
         _log.info("agent of node %s serves %s", self.settings.node, self.settings.places.agent_address)
         while not self._stopping:
             now = time.monotonic()
-            self._poll(now)
+            has_ended = self._poll(now)
             now = time.monotonic()
             self._take_messages(now)
+            if not has_ended and self._is_gathering(now):
+                continue
+            self._turned_at = now
             self._samples.take(self._receiver.senders, now)
             self._router.throttle_listeners(now)
             self._poll_journals(now)
@@ -222,7 +226,8 @@ class AgentDaemon:
         # safeguard: full-spool-withholds-credit
         return 0 if self._spool.is_full else min(self.settings.credit_bytes, share)
 
-    def _poll(self, now: float) -> None:
+    def _poll(self, now: float) -> bool:
+        """Wait for input, or until something is due. Return True if the process of a rank has ended."""
         upstream = {socket for socket in (self._delivery.socket, self._files.socket) if socket is not None}
         for socket in self._polled - upstream:
             with contextlib.suppress(KeyError):
@@ -236,9 +241,16 @@ class AgentDaemon:
             time.sleep(min(_REFUSED_TURN_S, self._write_after - now))  # unread messages must not keep the loop awake
         elif self._batcher.is_small:
             # Collect more events for a small block instead of waking for each message.
-            time.sleep(min(_GATHER_S if self._receiver.is_queried else _GATHER_SLOW_S, wait_s))
+            gather_s = _GATHER_S if self._receiver.is_queried else _GATHER_SLOW_S
+            return self._exit_causes.wait(min(gather_s, wait_s))
         else:
             self._poller.poll(int(wait_s * 1000))
+        return False
+
+    def _is_gathering(self, now: float) -> bool:
+        """Return True if all else can wait until the small block is due: a whole turn costs several times as much."""
+        is_urgent = self._receiver.is_ack_requested or self._can_drain_orphans or now - self._turned_at >= _TURN_S
+        return self._batcher.is_small and not is_urgent and not self._batcher.is_flush_due(now)
 
     def _set_pace(self) -> None:
         """Sync often while clients ask the collector, and at once if a rank waits for its acknowledgement."""

@@ -85,6 +85,10 @@ class ExitCauseResolver:
             self._processes.watch(producer, pid)
             self._oom_kills.watch(producer, pid)
 
+    def wait(self, wait_s: float) -> bool:
+        """Wait until a process has ended, at most this long. Return True if one has."""
+        return self._processes.wait(wait_s)
+
     def poll(self, now_us: int) -> bool:
         """Record the processes that ended since the last call.
 

@@ -74,6 +74,10 @@ class ProcessWatcher:
         self._processes[descriptor].producers.add(producer)
         self._descriptors[producer] = descriptor
 
+    def wait(self, wait_s: float) -> bool:
+        """Wait until a process has ended, at most this long. Return True if one has."""
+        return bool(self._epoll.poll(wait_s, 1))
+
     def poll(self, now_us: int) -> bool:
         """Record the processes that ended since the last call. Return True if any did."""
         if not self._processes:

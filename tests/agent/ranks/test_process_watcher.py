@@ -10,7 +10,7 @@ import pytest
 
 from chiplog_agent.ranks.process_watcher import ProcessExit, ProcessWatcher
 from tests.support.safeguard import proves
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 
 def test_the_end_of_a_killed_process_gets_a_time() -> None:
@@ -26,6 +26,18 @@ def test_the_end_of_a_killed_process_gets_a_time() -> None:
     assert deaths.exit_of(b"p" * 16) == ProcessExit(42, signal.SIGKILL, "/proc/PID/stat")
     deaths.forget(b"p" * 16)
     assert deaths.exit_of(b"p" * 16) is None
+
+
+def test_a_wait_lasts_until_a_process_has_ended() -> None:
+    deaths = ProcessWatcher()
+    assert not deaths.wait(0.0), "no process is watched"
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    deaths.watch(b"p" * 16, process.pid)
+    assert not deaths.wait(0.0)
+    process.kill()
+    assert deaths.wait(WAIT_S)
+    assert deaths.poll(1) and not deaths.wait(0.0), "it is reported once"
+    process.communicate()
 
 
 @pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "zombie"])
