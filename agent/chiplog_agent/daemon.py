@@ -341,7 +341,7 @@ class AgentDaemon:
         Return True if the journals could be listed.
         """
         try:
-            adopted = self._orphans.scan(self._synced)
+            adopted = self._orphans.scan(self._synced, self._receiver.senders)
         # safeguard: descriptors-short-agent-continues
         except OSError as error:  # unknown peers may have used up all descriptors
             self._warn_throttled("journals cannot be listed", error)

@@ -97,6 +97,10 @@ class ExitCauseResolver:
         self._errors.begin_turn()
         return self._processes.poll(now_us)
 
+    def is_watched(self, producer: bytes) -> bool:
+        """Return True if the kernel will report the end of a producer's process, and has not done so."""
+        return self._processes.is_watched(producer)
+
     def is_alive(self, producer: bytes) -> bool:
         """Return True if the process of a producer is watched and has not ended.
 

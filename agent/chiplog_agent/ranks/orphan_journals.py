@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, JournalRea
 from chiplog_schemas.storage.record import CorruptRange, Record
 
 NOT_COPIED = "values on a device: not copied when the process died"
+_RETRY_LOCK_S = 2.0  # of a connected rank whose process is known to live: it can only have lost it, as by an exec
 _ADOPTED_MAX = 64  # each holds the descriptor of its lock, and a node may have thousands of dead ranks
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # not the fault of the journal: the next scan tries again
 _UNDECIDED_MAX = 1_000  # workers of pools that ended before their owners; more stay crashed
@@ -55,6 +56,7 @@ class OrphanJournalCollector:
         # Workers that ended before their owners: (producer, identity, produced, when, STATE map).
         self._undecided: list[tuple[bytes, dict[str, Any], int, int, dict[str, Any]]] = []
         self._lockless: dict[bytes, float] = {}  # journals without a lock file, and since when
+        self._all_at = 0.0  # when the locks of connected ranks are tried again, monotonic
         self.alive = 0  # journals whose process is running, or that are still to be checked, as of the last scan
         self.known: set[bytes] = set()  # producers that have a journal, as of the last scan
 
@@ -73,9 +75,10 @@ class OrphanJournalCollector:
         """Return True if journals were read to their end and wait for the next sync to be removed."""
         return bool(self._waiting)
 
-    def scan(self, synced: dict[bytes, int]) -> list[bytes]:
+    def scan(self, synced: dict[bytes, int], connected: Container[bytes] = ()) -> list[bytes]:
         """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool.
 
+        connected: producers whose locks need not be tried each time, as long as their processes live.
         Raises OSError, without a change, when the directory cannot be read.
         """
         found = []
@@ -87,8 +90,14 @@ class OrphanJournalCollector:
         journals = list_journals(self._journals)
         self.known = {producer for producer, _ in journals}
         self._lockless = {producer: since for producer, since in self._lockless.items() if producer in self.known}
+        now = time.monotonic()
+        is_whole = now >= self._all_at
+        self._all_at = now + _RETRY_LOCK_S if is_whole else self._all_at
         for producer, directory in journals:
             if producer in held:
+                continue
+            if not is_whole and producer in connected and self._exit_causes.is_watched(producer):
+                alive += 1  # its end is known at once
                 continue
             if len(self._adopted) + len(self._waiting) >= _ADOPTED_MAX:  # safeguard: adopted-journals-bounded
                 alive += 1

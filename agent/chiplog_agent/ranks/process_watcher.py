@@ -92,6 +92,10 @@ class ProcessWatcher:
             self._close(descriptor)
         return bool(ended)
 
+    def is_watched(self, producer: bytes) -> bool:
+        """Return True if a producer's process is watched, and its end was not recorded. It costs no system call."""
+        return producer in self._descriptors
+
     def is_due(self, producer: bytes) -> bool:
         """Return True if a producer's process is exiting, or has ended, and a later `look` will record how."""
         descriptor = self._descriptors.get(producer)

@@ -15,6 +15,7 @@ from chiplog_agent.ranks.exit_cause import VANISHED, ExitCauseResolver
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector, remove_stale_staging
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode
+from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from chiplog_schemas.storage.record import MAGIC_BYTES
 from tests.support.blocks import block_to_rows
@@ -135,6 +136,31 @@ def test_a_living_ranks_journal_is_left_alone_and_counted(journals) -> None:
         process.communicate()
     assert agent.adopt() == [b"\1" * 16]
     assert agent.seqs() == [0, 1]
+
+
+def test_the_lock_of_a_connected_rank_is_tried_at_times_until_it_ends(
+    journals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = RANK + "say(1); print('ready', flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", waiting, str(journals), "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    producer, tried = b"\1" * 16, []
+    monkeypatch.setattr(orphan_journals, "_RETRY_LOCK_S", 1e6)
+    monkeypatch.setattr(orphan_journals, "Lock", lambda path, **how: tried.append(path) or Lock(path, **how))
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        agent = Agent(journals)
+        for connected, n_tried in [({producer}, 1), ({producer}, 1), (set(), 2), ({producer}, 2)]:
+            assert agent.adoption.scan({}, connected) == []
+            assert (len(tried), agent.adoption.alive) == (n_tried, 1), "the first scan watches its process"
+        agent.adoption._all_at = 0.0
+        assert agent.adoption.scan({}, {producer}) == [] and len(tried) == 3, "a lock may be lost before the end"
+    finally:
+        process.kill()
+        process.communicate()
+    assert agent.endings.poll(5)
+    assert agent.adoption.scan({}, {producer}) == [producer], "also before its session has ended"
 
 
 CLOSES = (
