@@ -26,7 +26,12 @@ def read_proc_stat(pid: int) -> list[str]:
 
     The fields before them contain the process's name, which may be any text.
     """
-    return _read_line(f"/proc/{pid}/stat").rpartition(b")")[2].decode("ascii").split()
+    return split_stat(_read_line(f"/proc/{pid}/stat"))
+
+
+def split_stat(line: bytes) -> list[str]:
+    """Return the fields of a line of /proc/PID/stat, as `read_proc_stat` does."""
+    return line.rpartition(b")")[2].decode("ascii").split()
 
 
 def own_ticks(fields: list[str]) -> int:
@@ -40,7 +45,12 @@ def resident_bytes(pid: int) -> int:
     Exact where the kernel sums it in statm (from about Linux 6.16). From 6.2 on, earlier kernels leave out what the
     CPUs count apart, up to megabytes each, as /proc/PID/stat still does.
     """
-    fields = _read_line(f"/proc/{pid}/statm").split()
+    return resident_of(_read_line(f"/proc/{pid}/statm"))
+
+
+def resident_of(line: bytes) -> int:
+    """Return the resident memory that a line of /proc/PID/statm states; 0 without a line."""
+    fields = line.split(None, 2)
     return int(fields[1]) * _PAGE_BYTES if fields else 0
 
 

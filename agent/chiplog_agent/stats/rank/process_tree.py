@@ -1,17 +1,18 @@
 """Samples of the ranks: CPU, memory, threads and descriptors, summed over the process tree of each.
 
 Children are read from /proc/PID/task/TID/children, memory from /proc/PID/statm, descriptors from /proc/PID/fd,
-everything else from /proc/PID/stat: one open and one read each.
+everything else from /proc/PID/stat: one read each.
 """
 
 import os
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from chiplog_agent.stats.rank.cgroup import Memory, MemoryGroup
+from chiplog_agent.stats.rank.kept_files import KeptFiles
 from chiplog_agent.stats.source import Reading, Source
-from chiplog_schemas.process.procfs import SESSION, START, own_ticks, read_proc_stat, resident_bytes
+from chiplog_schemas.process.procfs import SESSION, START, own_ticks, resident_of, split_stat
 
 PROCESS_NAMES = (
     "process.cpu.utilization",
@@ -96,6 +97,7 @@ class ProcessStats(Source):
         """Read control groups below `proc`; processes are always those of /proc."""
         self.lines: list[str] = []  # reasons, reported once each; the caller clears the list
         self._ranks: dict[int, _Rank] = {}
+        self._files = KeptFiles()
         self._proc = proc
         self._host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._fd_size = os.stat("/proc/self/fd").st_size > 0  # Linux 6.2 and later: the number of open descriptors
@@ -132,6 +134,7 @@ class ProcessStats(Source):
                 rank.cpu_ticks = sum(stat.total_ticks for stat in tree.members.values())
             rank.tree = tree
             rank.sampled_at = now
+        self._files.sweep()
         return readings
 
     def trees(self) -> dict[int, Stats]:
@@ -175,7 +178,7 @@ class ProcessStats(Source):
         fds: int | None = 0
         for pid, stat in living.items():
             threads += stat.threads
-            memory_bytes += resident_bytes(pid)
+            memory_bytes += resident_of(self._files.read(f"/proc/{pid}/statm"))
             blocked += stat.is_blocked
             if fds is not None:
                 fds = self._add_descriptors(pid, fds)
@@ -223,8 +226,8 @@ class ProcessStats(Source):
         Between full walks a process stays a member while it runs, and children of first threads are added: DataLoader
         workers appear there.
         """
-        root = read_stat(rank.pid)
-        if root is None or (rank.start_ticks and root.start_ticks != rank.start_ticks):
+        root = _read_any(rank.pid, self._files.read)
+        if root is None or not root.is_alive or (rank.start_ticks and root.start_ticks != rank.start_ticks):
             return _Tree({}, {})
         rank.start_ticks = root.start_ticks
         members, apart = {rank.pid: root}, {}
@@ -232,12 +235,12 @@ class ProcessStats(Source):
             rank.walked_at = now
             rank.daemons.clear()
         else:
-            members |= _still_there(rank.tree.members, but=self._ranks)
+            members |= _still_there(rank.tree.members, self._files.read, but=self._ranks)
         waiting = list(members)
         while waiting:
             parent = waiting.pop()
             for pid in self._children(parent, members[parent].threads if all_threads else 1):
-                stat = None if pid in members else _read_any(pid)
+                stat = None if pid in members else _read_any(pid, self._files.read)
                 if stat is None:
                     continue
                 if pid in self._ranks or _is_daemon(rank, pid, stat):
@@ -252,7 +255,7 @@ class ProcessStats(Source):
         # Parents are read before their children: a child that its parent waits for in between is missed, never counted
         # twice.
         known = rank.tree.apart | {pid: stat for pid, stat in rank.tree.members.items() if pid in self._ranks}
-        return _Tree(members, _still_there(known, but=members) | apart)
+        return _Tree(members, _still_there(known, self._files.read, but=members) | apart)
 
     def _emit_overfull(self, rank: _Rank) -> None:
         if not rank.overfull:
@@ -263,7 +266,7 @@ class ProcessStats(Source):
         if not self._has_children:
             return []
         if threads == 1:
-            return [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
+            return [int(child) for child in self._files.read(f"/proc/{pid}/task/{pid}/children").split()]
         try:
             tids = os.listdir(f"/proc/{pid}/task")
         except OSError:
@@ -300,23 +303,23 @@ def _spent_ticks(rank: _Rank, tree: _Tree) -> int:
 def _ended(before: Stats, now: Stats) -> list[Stat]:
     """Return the processes that existed before and whose parent has waited for them since, as they were last seen."""
     gone = [(pid, old) for pid, old in before.items() if pid not in now or now[pid].start_ticks != old.start_ticks]
-    return [old for pid, old in gone if not _still_there({pid: old})]
+    return [old for pid, old in gone if not _still_there({pid: old}, _read)]
 
 
-def _still_there(stats: Stats, *, but: Container[int] = ()) -> Stats:
+def _still_there(stats: Stats, read: Callable[[str], bytes], *, but: Container[int] = ()) -> Stats:
     """Return the processes that are running or are zombies, with their current numbers. but: PIDs to leave out."""
-    found = {pid: _read_any(pid) for pid in stats if pid not in but}
+    found = {pid: _read_any(pid, read) for pid in stats if pid not in but}
     return {pid: stat for pid, stat in found.items() if stat is not None and stat.start_ticks == stats[pid].start_ticks}
 
 
 def read_stat(pid: int) -> Stat | None:
     """Return the numbers of one process; None when it has ended, also as a zombie, or is not visible."""
-    stat = _read_any(pid)
+    stat = _read_any(pid, _read)
     return stat if stat is not None and stat.is_alive else None
 
 
-def _read_any(pid: int) -> Stat | None:
-    fields = read_proc_stat(pid)
+def _read_any(pid: int, read: Callable[[str], bytes]) -> Stat | None:
+    fields = split_stat(read(f"/proc/{pid}/stat"))
     if not fields or fields[0] == "X":
         return None
     children = int(fields[13]) + int(fields[14])
