@@ -38,18 +38,20 @@ class NarrowedDatabase:
         known = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
         self._tables = {name: table for name, table in self._tables.items() if name in known}
         for name, table in self._tables.items():
-            key = "0" if table == "console" else "f.key"  # a bare name would be a macro's parameter of that name
             connection.execute(f"ALTER TABLE base.{name} RENAME TO all_{name}")
             connection.execute(f"""CREATE VIEW base.{name} AS SELECT *, f.rowid AS "rowid" FROM base.all_{name} f
                 WHERE getvariable('read').{table} IS NULL
-                OR list_contains(getvariable('read').{table}, f.producer * 1000::BIGINT + {key})""")
+                OR list_contains(getvariable('read').{table}, {_number(table)})""")
         connection.execute(views_sql())
         self.relations: Relations = read_relations(connection, views_sql())
-        of_node = "i.node = coalesce(p.agent_node, p.node)"
+        of_time = """(SELECT t.producer, r.run_id, t.label, t.node, t.started_at, t.left_at
+            FROM base.tenures t JOIN base.runs r ON r.run = t.run) i
+            ON i.node = coalesce(p.agent_node, p.node) AND f.ts BETWEEN i.started_at AND i.left_at"""
+        of_producer = "base.identified i ON i.producer = f.producer"
         self._groups = {
-            table: connection.execute(f"""SELECT DISTINCT i.run_id, i.label, n.name, f.producer * 1000::BIGINT + n.id
+            table: connection.execute(f"""SELECT DISTINCT i.run_id, i.label, n.name, f.number
                 FROM ({facts}) f JOIN base.producers p ON p.producer = f.producer
-                JOIN base.identified i ON {of_node if table == "system" else "i.producer = f.producer"}
+                LEFT JOIN {of_time if table == "system" else of_producer}
                 JOIN (SELECT id, name FROM base.names UNION ALL SELECT 0, NULL) n ON n.id = f.key""").fetchall()
             for table, facts in self._facts().items()
         }
@@ -103,9 +105,19 @@ class NarrowedDatabase:
     def _facts(self) -> dict[str, str]:
         found: dict[str, list[str]] = {}
         for name, table in self._tables.items():
-            key = "0 AS key" if table == "console" else "key"
-            found.setdefault(table, []).append(f"SELECT producer, {key} FROM base.all_{name}")
+            key = "0" if table == "console" else "key"
+            found.setdefault(table, []).append(
+                f"SELECT producer, {key} AS key, ts, {_number(table)} AS number FROM base.all_{name} f"
+            )
         return {table: " UNION ALL ".join(parts) for table, parts in found.items()}
+
+
+def _number(table: str) -> str:
+    """Return the number by which rows of a table are admitted together: those of a series, and each sample alone."""
+    if table == "system":
+        return "f.rowid"
+    key = "0" if table == "console" else "f.key"  # a bare name would be a macro's parameter of that name
+    return f"f.producer * 1000::BIGINT + {key}"
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from tests.support.narrowed_database import KEYS, LABELS, PHASES, RUNS, SAMPLED
 
 # How often each is read. Those that take 50 ms and more are rare.
 VIEWS = dict.fromkeys(("metrics",), 24) | dict.fromkeys(("phases", "texts", "console", "labels"), 10)
-VIEWS |= dict.fromkeys(("histograms", "runs", "keys", "system", "system_samples", "config"), 4)
+VIEWS |= dict.fromkeys(("system",), 16) | dict.fromkeys(("histograms", "runs", "keys", "system_samples", "config"), 4)
 VIEWS |= dict.fromkeys(("summary", "step_skew", "reads.phase_values", "reads.console", "reads.points"), 2)
 VIEWS |= dict.fromkeys(("events", "completeness", "media", "stragglers", "data_wait", "phase_times", "goodput"), 1)
 VIEWS |= dict.fromkeys(("reads.series", "reads.logged_texts", "base.series", "base.metric_facts", "base.console"), 1)

@@ -40,7 +40,7 @@ _Params = list[Any] | dict[str, Any] | None
 class Need:
     """What one reading of a table needs at most. None: any.
 
-    Samples of `system` belong to nodes: they are of a run or label that was ever on their node.
+    Samples of `system` belong to nodes: they are of the runs and labels that were on their node at their time.
 
     Attributes:
         run_ids: Of these runs.

@@ -4,10 +4,11 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -24,6 +25,18 @@ _POLL_S = 0.05  # for the first look at the store
 _ENDS = ("run_from", "run_to", "key_from", "key_to", "producer_from", "producer_to")
 _NAMES = """SELECT log, published_run_id, published_label, uuid FROM merged.published
 WHERE list_contains($run_ids, run_id) AND ($labels IS NULL OR list_contains($labels, label))"""
+# Agents send samples; those of a label are of its node and its time, see the view `system`.
+_SAMPLERS = f"""SELECT n.log, n.run_id, n.label, n.uuid, t.first_s, t.last_s
+FROM (
+    SELECT t.node, epoch_us(min(t.started_at)) / 1e6 AS first_s,
+           coalesce(epoch_us(max(t.left_at)) / 1e6, 'infinity'::DOUBLE) AS last_s
+    FROM merged.tenures t JOIN merged.runs r ON r.run = t.run
+    WHERE list_contains($run_ids, r.run_id) AND ($labels IS NULL OR list_contains($labels, t.label))
+      AND t.started_at <= t.left_at
+    GROUP BY t.node
+) t JOIN merged.producers a
+    ON coalesce(a.agent_node, a.node) = t.node AND (a.role IS NULL OR a.role NOT IN ('rank', 'console'))
+JOIN {CATALOG}.held.published_names n ON n.producer = a.producer"""
 
 
 Needs = Mapping[str, Sequence[Need]]  # by large table; a table that is not there is not read
@@ -62,8 +75,18 @@ class Choice:
     producer_to: str | None = None
 
 
-# Logs, runs, labels and producers under which rows were published.
-Names = set[tuple[str, str | None, str | None, str]]
+class Name(NamedTuple):
+    """A log, run, label and producer under which rows were published; of samples, also from when to when they count."""
+
+    log: str
+    run_id: str | None
+    label: str | None
+    producer: str
+    first_s: float = -math.inf
+    last_s: float = math.inf
+
+
+Names = Collection[Name]
 
 
 def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Snapshot, dropped: int) -> Choice:
@@ -75,14 +98,15 @@ def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Sna
         snapshot: Its files.
         dropped: The record of the own log up to which its rows are in files alone; -1: none are.
     """
+    wanted = [(need, None if names is None else _by_run(names)) for need, names in needs]
     files = [
         file
         for file in snapshot.files.get(table, ())
-        if not _is_in_index(file, snapshot.log, dropped) and any(_may_have(file, need, names) for need, names in needs)
+        if not _is_in_index(file, snapshot.log, dropped) and any(_may_have(file, *each) for each in wanted)
     ]
-    runs = [None if names is None else {run_id for _, run_id, *_ in names} for _, names in needs]
+    runs = [None if names is None else {name.run_id for name in names} for _, names in needs]
     keys = [need.keys for need, _ in needs]
-    producers = [None if names is None else {producer for *_, producer in names} for _, names in needs]
+    producers = [None if names is None else {name.producer for name in names} for _, names in needs]
     has_left = all(_has_left(file, snapshot.log, dropped) for file in files)
     return Choice(files, has_left, dropped, *_ends(runs), *_ends(keys), *_ends(producers))
 
@@ -105,16 +129,36 @@ def _has_left(file: StoredFile, log: str, dropped: int) -> bool:
     return file.log not in ("", log) or (file.log == log and file.ranges.get("number", (0, dropped + 1))[1] <= dropped)
 
 
-def _may_have(file: StoredFile, need: Need, names: Names | None) -> bool:
+def _by_run(names: Names) -> list[tuple[Name, list[Name]]]:
+    """Return names by log and run, each after one that spans the time of all: a run of many labels is many names."""
+    groups: dict[tuple[str, str | None], list[Name]] = defaultdict(list)
+    for name in names:
+        groups[name.log, name.run_id].append(name)
+    return [
+        (Name(*run, None, "", min(name.first_s for name in of_run), max(name.last_s for name in of_run)), of_run)
+        for run, of_run in groups.items()
+    ]
+
+
+def _may_have(file: StoredFile, need: Need, groups: list[tuple[Name, list[Name]]] | None) -> bool:
     if need.keys is not None and not any(file.may_have("key", key) for key in need.keys):
         return False
-    return names is None or any(
-        file.may_have("log", log)
-        and file.may_have("run_id", run_id)
-        and file.may_have("label", label)
-        and file.may_have("producer", producer)
-        for log, run_id, label, producer in names
+    return groups is None or any(
+        file.may_have("log", run.log)
+        and file.may_have("run_id", run.run_id)
+        and _is_during(file, run)
+        and any(
+            file.may_have("label", name.label) and file.may_have("producer", name.producer) and _is_during(file, name)
+            for name in names
+        )
+        for run, names in groups
     )
+
+
+def _is_during(file: StoredFile, name: Name) -> bool:
+    """Return False only if all rows of a file are before or after the time of a name."""
+    times = file.ranges.get("ts")
+    return times is None or (times[0].timestamp() <= name.last_s and times[1].timestamp() >= name.first_s)
 
 
 class ColdFiles:
@@ -239,7 +283,8 @@ class ColdFiles:
     @staticmethod
     def _names(cursor: duckdb.DuckDBPyConnection, table: str, need: Need) -> Names | None:
         """Return the logs, runs, labels and producers under which the rows of a need were published."""
-        if need.run_ids is None or table == "system":  # samples belong to nodes
+        if need.run_ids is None:
             return None
         given = {"run_ids": sorted(need.run_ids), "labels": None if need.labels is None else sorted(need.labels)}
-        return set(cursor.execute(_NAMES, given).fetchall())
+        rows = cursor.execute(_SAMPLERS if table == "system" else _NAMES, given).fetchall()
+        return {Name(*row) for row in rows}

@@ -1,7 +1,10 @@
 """Files are chosen by what a query names, and no file with a row that it wants is left out."""
 
+import math
+import random
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 
 from chiplog_collector.query.cold_needs import Need, needs, read_relations
 from chiplog_collector.query.sql_guard import QueryRejected, check_query
-from chiplog_collector.spanning.cold_files import Snapshot, choose
+from chiplog_collector.spanning.cold_files import Name, Snapshot, choose
 from chiplog_collector.store.delta_store import StoredFile
 from chiplog_schemas.sql import LARGE, views_sql
 from tests.support.index import Index
@@ -18,6 +21,7 @@ from tests.support.published_index import everything_published
 from tests.support.random_queries import SLOW, VIEWS, QueryWriter
 from tests.support.rounds import Rounds
 from tests.support.safeguard import proves
+from tests.support.sampled_nodes import Stay, collector, publish_samples, random_stays
 from tests.support.store_reader import Reader
 
 OWN, OTHER = "aa" * 16, "bb" * 16
@@ -40,9 +44,9 @@ def test_a_file_is_read_if_a_published_name_may_be_in_it() -> None:
         file("no statistics"),
     ]
     assert chosen(files, Need(), None) == ["a-c", "d-f", "unnamed", "no statistics"]
-    assert chosen(files, Need(frozenset("b")), {(OTHER, "b", "rank0", "p")}) == ["a-c", "no statistics"]
-    assert chosen(files, Need(frozenset("b")), {(OWN, "b", "rank0", "p")}) == []
-    late = {(OTHER, "b", "rank0", "p"), (OTHER, None, None, "p")}
+    assert chosen(files, Need(frozenset("b")), {Name(OTHER, "b", "rank0", "p")}) == ["a-c", "no statistics"]
+    assert chosen(files, Need(frozenset("b")), {Name(OWN, "b", "rank0", "p")}) == []
+    late = {Name(OTHER, "b", "rank0", "p"), Name(OTHER, None, None, "p")}
     assert chosen(files, Need(frozenset("b")), late) == ["a-c", "unnamed", "no statistics"]
     assert chosen(files, Need(keys=frozenset({"zeta"})), None) == ["no statistics"]
     assert chosen(files, Need(frozenset("q")), set()) == []
@@ -59,22 +63,35 @@ def test_rows_that_the_index_has_are_read_there_alone() -> None:
 @proves("rows-of-renamed-run-read", "a query reads rows that were published before their run or label was known")
 def test_names_of_all_needs_bound_the_rows() -> None:
     files = [file("a-c", run_id=("a", "c"), key=("acc", "loss"))]
-    needs: list[Any] = [(Need(frozenset("a"), keys=frozenset({"loss"})), {(OTHER, "a", "r", "p")})]
+    needs: list[Any] = [(Need(frozenset("a"), keys=frozenset({"loss"})), {Name(OTHER, "a", "r", "p")})]
     found = choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1)
     assert (found.run_from, found.run_to, found.key_from, found.key_to) == ("a", "a", "loss", "loss")
-    needs.append((Need(frozenset("c")), {(OTHER, "c", "r", "p")}))
+    needs.append((Need(frozenset("c")), {Name(OTHER, "c", "r", "p")}))
     found = choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1)
     assert (found.run_from, found.run_to, found.key_from) == ("a", "c", None)
-    needs.append((Need(frozenset("b")), {(OTHER, None, "r", "p")}))
+    needs.append((Need(frozenset("b")), {Name(OTHER, None, "r", "p")}))
     assert choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1).run_from is None
 
 
 def test_a_producer_bounds_files_and_rows() -> None:
     files = [file("a-f", producer=("a", "f")), file("g-k", producer=("g", "k")), file("no statistics")]
-    names = {(OTHER, "r", "rank0", "b"), (OTHER, "r", "rank1", "d")}
+    names = {Name(OTHER, "r", "rank0", "b"), Name(OTHER, "r", "rank1", "d")}
     found = choose("metrics", [(Need(frozenset("r")), names)], Snapshot({"metrics": files}, OWN), -1)
     assert [each.path for each in found.files] == ["a-f", "no statistics"]
     assert (found.producer_from, found.producer_to) == ("b", "d")
+
+
+def test_samples_are_chosen_by_node_and_time() -> None:
+    def of(name: str, producer: str, first_s: int, last_s: int) -> StoredFile:
+        times = [datetime.fromtimestamp(at, UTC) for at in (first_s, last_s)]
+        return file(name, nulls=("run_id", "label"), producer=(producer, producer), ts=(times[0], times[1]))
+
+    files = [of(f"{producer}{10 * n}", producer, 10 * n, 10 * n + 9) for producer in "ab" for n in range(1, 5)]
+    files.append(file("no statistics", nulls=("run_id", "label")))
+    names = {Name(OTHER, None, None, "a", 19, 20), Name(OTHER, None, None, "b", 39.5, math.inf)}
+    found = choose("system", [(Need(frozenset("r")), names)], Snapshot({"system": files}, OWN), -1)
+    assert [each.path for each in found.files] == ["a10", "a20", "b40", "no statistics"]
+    assert (found.run_from, found.producer_from, found.producer_to) == (None, "a", "b")
 
 
 def test_files_without_a_row_of_the_index_are_known() -> None:
@@ -185,6 +202,47 @@ def test_random_queries_have_the_same_rows_with_all_files(published: tuple[Index
         assert rows(query.sql, query.params, needed) == whole, (seed, query.sql, query.params, needed)
         rounds.count("with rows", bool(whole))
     assert rounds.counts["with rows"] > rounds.n_rounds / 4
+
+
+# By run: where and when it was, in days; and of how many of the nine files of nodes and days the rows are.
+STAYS = {
+    "noon": ([Stay("noon", "rank0", "node0", 1.2, 1.4)], 1),
+    "open": ([Stay("open", "rank0", "node2", 1.5)], 2),
+    "wide": ([Stay("wide", f"rank{n}", f"node{n}", 0.5, 0.9, gpu=1) for n in range(3)], 3),
+    "moved": ([Stay("moved", "rank0", "node0", 0.1, 0.2), Stay("moved", "rank0", "node2", 2.1, 2.2, restart=1)], 2),
+    "edge": ([Stay("edge", "rank0", "node1", 0.5, 1.0)], 2),  # the last sample is the first one of a file
+    "late": ([Stay("late", "rank0", "node1", 0.6, 0.8, late=1)], 1),
+}
+
+
+def test_samples_of_a_run_are_read_from_files_of_its_nodes_and_time(tmp_path: Path, rounds: Rounds) -> None:
+    for seed in rounds(1):
+        directory = tmp_path / str(seed)
+        fixed = [stay for stays, _ in STAYS.values() for stay in stays]
+        url = publish_samples(directory, fixed + random_stays(random.Random(seed), 12))
+        index = collector(directory, 0)
+        (directory / "own").mkdir()
+        for reader in (
+            Reader(url, directory),
+            Reader(url, directory / "own", index.database.connection, index.log_id.hex()),
+        ):
+            if reader.connection is index.database.connection:
+                index.database.drop_facts(reader.store.cold.snapshot.until)
+            samples = reader.sql("FROM system")
+            labels = {row[:2] for row in samples}
+            assert {run_id for run_id, _ in labels} > STAYS.keys()
+            for run_id, label in labels | {(run_id, None) for run_id, _ in labels}:
+                need = Need(frozenset([run_id]), frozenset([label]) if label else None)
+                with reader.store.cold.chosen(reader.cursor, {"system": [need]}):
+                    [(n_files,)] = reader.cursor.execute("SELECT len(getvariable('cold_system').files)").fetchall()
+                    found = reader.cursor.execute("FROM system").fetchall()
+                wanted = [row for row in samples if row[0] == run_id and label in (None, row[1])]
+                assert sorted(row for row in found if row[0] == run_id and label in (None, row[1])) == sorted(wanted)
+                if label is None and run_id in STAYS:
+                    assert n_files == STAYS[run_id][1], (seed, run_id)
+                rounds.count("questions")
+            reader.close()
+        index.close()
 
 
 @proves(
