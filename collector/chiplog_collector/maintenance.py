@@ -21,6 +21,7 @@ from chiplog_collector.index.opening import move_to_quarantine, rebuild_into, re
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.store.outbox import Outbox
+from chiplog_collector.view_definitions import define_views
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths
@@ -145,7 +146,7 @@ def _copy_sorted(path: Path, target: Path) -> None:
             for series in SERIES.values():
                 connection.execute(f"DELETE FROM base.{series}")
                 connection.execute(f"INSERT INTO base.{series} FROM {source}.base.{series} ORDER BY key, producer")
-        connection.execute(views_sql())
+        define_views(connection, [views_sql()])
         connection.execute(f"USE {source}")
         connection.execute("DETACH target")
     finally:

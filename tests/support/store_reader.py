@@ -26,6 +26,14 @@ def _empty_file() -> bytes:
         return path.read_bytes()
 
 
+@cache
+def _cache_file(log: str) -> bytes:
+    """Return what a reader of another store keeps. Its views serve all stores; to make them takes half a second."""
+    with TemporaryDirectory() as directory:
+        Reader(f"file://{directory}/lake", Path(directory), log=log, is_first=True).close()
+        return (Path(directory) / "reader" / "cache.duckdb").read_bytes()
+
+
 class Reader:
     """A reader without rows of its own, unless a connection to an index is given."""
 
@@ -37,8 +45,13 @@ class Reader:
         log: str = "00" * 16,
         *,
         former: tuple[bytes, int] | None = None,
+        is_first: bool = False,
     ) -> None:
         self._own = connection is None
+        cache_path = directory / "reader" / "cache.duckdb"
+        if self._own and not is_first and not cache_path.exists():
+            cache_path.parent.mkdir(exist_ok=True)
+            cache_path.write_bytes(_cache_file(log))
         if connection is None:
             path = directory / "own.duckdb"
             if not path.exists():

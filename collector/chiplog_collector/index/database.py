@@ -20,6 +20,7 @@ from chiplog_collector.index.fact_tables import Facts
 from chiplog_collector.index.numpy_source import NAN_KEPT, Incoming
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.transaction import transaction
+from chiplog_collector.view_definitions import define_views
 from chiplog_schemas.model.block_format import BLOCK_VERSION
 from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.model.codes import QuarantineCode
@@ -130,7 +131,7 @@ class Database:
                 if self.dropped >= 0:  # safeguard: series-of-dropped-facts-stay
                     raise StaleDatabaseError(f"{self.path} lacks facts that the rollups of this version sum up")
                 self.connection.execute(rollups_sql())
-            self.connection.execute(views_sql())
+            define_views(self.connection, [views_sql()])
 
     def _load_dropped(self) -> None:
         found = self.connection.execute("FROM base.dropped").fetchall()

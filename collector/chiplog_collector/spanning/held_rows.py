@@ -24,7 +24,7 @@ CATALOG = "store"
 DIMENSIONS = ("producers", "runs", "losses")  # a later row replaces an earlier one of the same log
 OTHERS_FROM = 1 << 30  # integers of producers, runs and names of other logs; an index gives none that are as large
 PLACED = {table.name for table in PUBLISHED if table.is_placed}
-_FORMAT = 5  # of these tables; those of another number are made again
+FORMAT = 5  # of these tables, and of the columns of files; tables of another number are made again
 _SERIES_ROWS_MAX = 200_000  # above this and twice their last number, the rows of a series become one
 _UNREAD = {"changes"}  # tables of which a reader needs nothing
 _OWN_TOO = {
@@ -62,7 +62,7 @@ class HeldRows:
         self._log_id = log
         self._spread = SpreadTables(connection, self._main, log)
         self._passed: dict[str, int] | None = None
-        self._made_for = f"{_FORMAT} {MIGRATION} {log} {url}"
+        self._made_for = f"{FORMAT} {MIGRATION} {log} {url}"
         self._prepare()
 
     def _prepare(self) -> None:

@@ -10,9 +10,18 @@ from dataclasses import dataclass
 
 import duckdb
 
-from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, published_sql, quoted, small_tables
+from chiplog_collector.spanning.held_rows import (
+    CATALOG,
+    FORMAT,
+    OTHERS_FROM,
+    PLACED,
+    published_sql,
+    quoted,
+    small_tables,
+)
 from chiplog_collector.spanning.spread_runs import DESCRIBING
 from chiplog_collector.store.published_tables import COMPLETE, PIECE_ROWS_MAX
+from chiplog_collector.view_definitions import define_views
 from chiplog_schemas.sql import LARGE, SERIES, WITH_RECENT, views_sql
 
 # Large tables by the table of `base` after whose rows those of files stand, so that curves read them as they are.
@@ -34,7 +43,7 @@ class Shape:
 
     Attributes:
         has_own: False if the index never has a row: that of a reader without a collector.
-        has_others: True if another log has published something, or lives.
+        has_others: True if the index may have rows, and another log has published something, or lives.
         has_spread: True if some runs or producers are in several logs.
         has_doubled: True if some events are in two logs.
         has_deleted: True if rows that files still have may be deleted.
@@ -54,13 +63,13 @@ def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, shape
     """
     connection.execute(f"USE {CATALOG}")
     connection.execute("CREATE SCHEMA IF NOT EXISTS merged")
-    connection.execute("CREATE SCHEMA IF NOT EXISTS reads")
     for statement in merged_tables(connection, f'"{main}"', log, shape):
         connection.execute(statement)
-    connection.execute(views_sql().replace("base.", "merged."))
-    connection.execute(_run_places(f'"{main}"', log))
+    # These read them by name, and their columns are the same in each shape.
+    views = [views_sql().replace("base.", "merged."), _run_places(f'"{main}"', log)]
     if not (shape.has_own or shape.has_doubled):
-        connection.execute(_metrics_in_files(log, shape))
+        views.append(_metrics_in_files(log, shape))
+    define_views(connection, views, f"{CATALOG}.held {FORMAT}")
 
 
 def variable_of(table: str) -> str:

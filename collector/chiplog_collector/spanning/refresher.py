@@ -362,7 +362,7 @@ class StoreReader:
     def _found_shape(self) -> Shape:
         return Shape(
             has_own=not self._is_alone,
-            has_others=self._held.has_others(),
+            has_others=not self._is_alone and self._held.has_others(),
             has_spread=self._held.is_spread(),
             has_doubled=bool(self._held.doubled()),
             has_deleted=self._held.has_deleted(),

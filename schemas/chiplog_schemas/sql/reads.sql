@@ -1,7 +1,7 @@
 -- The read model: what chiplog's page, commands, exports and imports ask. These views and macros are chiplog's own: they
 -- change with the version, without notice. Users query the documented views and macros, see docs/sql.
 -- They keep the integers of names and producers, with which the callers compute. A filter on run_id reaches the tables:
--- windows and groups have it. The index replaces them at each start. A change needs a higher READS.
+-- windows and groups have it. The index replaces them after an update. A change needs a higher READS.
 CREATE SCHEMA IF NOT EXISTS reads;
 
 -- One row: how far the log has been applied, the number of deleted producers, and the number of this read model, READS.

@@ -1,4 +1,4 @@
--- The views that users query. Names and columns are a contract. The index replaces every view at each start.
+-- The views that users query. Names and columns are a contract. The index replaces all views after an update.
 -- Joins to the dimensions cost a millisecond or two, and let names change without changes to a fact.
 
 -- All facts, in no order: those in sorted pieces, and those of the last flushes.

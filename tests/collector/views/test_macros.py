@@ -112,6 +112,7 @@ def test_macros_are_exactly_these(index: Index) -> None:
 @proves("macros-replaced-at-start", "macros are replaced when a database is opened", part=', "macros.sql"')
 def test_macros_of_another_version_are_replaced_when_the_database_is_opened(index: Index) -> None:
     index.sql("CREATE OR REPLACE MACRO history(run, key) AS TABLE SELECT 'old' AS version")
+    index.sql("COMMENT ON VIEW reads.state IS 'made by another version'")
     index.reopen(has_views=False)
     assert len(index.sql("DESCRIBE FROM history('r', 'loss')")) == 7
 
