@@ -206,6 +206,15 @@ def require_exact_run(client: Client, run: str) -> str:
     raise click.UsageError(f"{unknown} A change needs the exact ID" if unknown.endswith("?") else unknown)
 
 
+def echo_asked(hosts: list[str] | None) -> None:
+    """Print on which hosts collectors were asked to carry a change out."""
+    if not hosts:
+        return
+    named = " and ".join(map(printable, hosts))
+    asked = f"s on {named} were asked, and carry" if hosts[1:] else f" on {named} was asked, and carries"
+    click.echo(f"the collector{asked} it out within a minute", err=True)
+
+
 def run_text(run: str, name: str | None) -> str:
     """Return the ID of a run, and its name in parentheses."""
     return printable(run) + (f" ({printable(name)})" if name else "")

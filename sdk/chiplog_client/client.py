@@ -297,7 +297,8 @@ class Client:
             why: A text for the row in `events`.
 
         Returns:
-            The numbers of deleted `runs` and `labels`.
+            The numbers of `runs`, and of `labels` that are deleted now. Of runs that only other collectors of a store
+            have, also the hosts that were `asked`: they carry it out within a minute.
 
         Raises:
             QueryError: Nothing was deleted: a run is unknown or runs (`kind` is refused), this client may not, or the

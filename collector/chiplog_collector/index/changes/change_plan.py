@@ -128,7 +128,9 @@ def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any], elsewhere
     first = len(state.managed) if is_continued else 0  # a number that no part has had
     changes = [Change(_part_id(id, number), Action.DELETE, body) for number, body in enumerate(bodies[:-1], first)]
     changes.append(Change(id, Action.DELETE, bodies[-1]))
-    return Plan(changes, {"runs": len(runs) + len(others), "labels": n_labels, "producers": n_producers})
+    asked = sorted({host for run in others.values() for host in run.hosts})
+    info = {"runs": len(runs) + len(others), "labels": n_labels, "producers": n_producers}
+    return Plan(changes, {**info, "asked": asked} if asked else info)
 
 
 def _others_of(state: State, names: list[str], elsewhere: Others) -> dict[str, Elsewhere]:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from chiplog_cli.completion import complete_run_ids
-from chiplog_cli.options import open_client, require_exact_run, run_text, source_options
+from chiplog_cli.options import echo_asked, open_client, require_exact_run, run_text, source_options
 
 _COLUMNS = {"name": "name", "notes": "notes", "project": "project", "group": "run_group", "job_type": "job_type"}
 
@@ -49,12 +49,11 @@ def edit(
         if tags is not None or added or removed:
             old = list(before["tags"] or [])
             fields["tags"] = _tags_of(tags) if tags is not None else _changed_tags(run, old, added, removed)
-        asked = client.edit_run(run, **fields).get("asked")
+        done = client.edit_run(run, **fields)
     for name, value in fields.items():
         was = _text(before[_COLUMNS.get(name, name)])
         click.echo(f"{run_text(run, before['name'])}: {name} {was} → {_text(value)}")
-    if asked:
-        click.echo(f"the collector on {' and '.join(asked)} was asked, and carries it out within a minute", err=True)
+    echo_asked(done.get("asked"))
 
 
 def _tags_of(text: str) -> list[str]:

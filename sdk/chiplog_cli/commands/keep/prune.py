@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from chiplog_cli.commands.keep.rm import deletion_text
+from chiplog_cli.commands.keep.rm import echo_deleted
 from chiplog_cli.options import open_client, require_project, source_options
 from chiplog_cli.runs_options import parse_since
 from chiplog_cli.tables.format_values import UTC_ZONE, printable
@@ -92,7 +92,7 @@ def prune(
             click.echo("nothing was deleted; add --yes to delete these runs", err=True)
         else:
             done = client.delete_runs([str(row["run_id"]) for row in rows], force=force, why="chiplog prune")
-            click.echo(deletion_text(len(rows), done.get("labels")))
+            echo_deleted(len(rows), done)
 
 
 def parse_size(text: str) -> int:

@@ -1,11 +1,12 @@
 """`chiplog rm`: delete runs."""
 
 import sys
+from typing import Any
 
 import click
 
 from chiplog_cli.completion import complete_runs
-from chiplog_cli.options import chosen_run, open_client, require_exact_run, run_text, source_options
+from chiplog_cli.options import chosen_run, echo_asked, open_client, require_exact_run, run_text, source_options
 from chiplog_client.client import Client
 
 _ABOUT = """
@@ -42,13 +43,16 @@ def rm(runs: tuple[str, ...], force: bool, yes: bool, dir_: str | None, url: str
         deleted = client.delete_runs(found, force=force, why="chiplog rm")
     for run in found:
         click.echo(f"deleted {run_text(run, named.get(run))}")
-    click.echo(deletion_text(len(found), deleted.get("labels")))
+    echo_deleted(len(found), deleted)
 
 
-def deletion_text(n_runs: int, n_labels: int | None) -> str:
-    """Return what was deleted. n_labels: None if the collector no longer knows it, because it restarted."""
-    labels = "" if n_labels is None else f" with {n_labels:,} label{'s' if n_labels != 1 else ''}"
-    return f"deleted {n_runs:,} run{'s' if n_runs != 1 else ''}{labels}"
+def echo_deleted(n_runs: int, done: dict[str, Any]) -> None:
+    """Print what was deleted. done: the answer; without the number of labels if the collector restarted."""
+    asked, n_labels = done.get("asked"), done.get("labels")
+    # Labels of other collectors are not counted.
+    labels = "" if asked or n_labels is None else f" with {n_labels:,} label{'s' if n_labels != 1 else ''}"
+    click.echo(f"deleted {n_runs:,} run{'s' if n_runs != 1 else ''}{labels}")
+    echo_asked(asked)
 
 
 def _names_of(client: Client, runs: list[str], *, force: bool) -> dict[str, str | None]:

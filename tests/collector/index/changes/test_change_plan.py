@@ -87,6 +87,7 @@ def test_a_run_of_other_collectors_is_deleted_by_a_request_that_names_no_produce
     [change] = plan.changes
     assert (change.body["runs"], len(change.body["producers"])) == (["r", "far"], 1)
     assert plan.info["runs"] == 2
+    assert plan.info["asked"] == ["node-b"]
     with pytest.raises(RequestRefused, match="run on is running: rank7 is not over"):
         plan_request(state, ID, "delete", {"runs": ["on"]}, others.get)
     assert plan_request(state, ID, "delete", {"runs": ["on"], "force": True}, others.get).changes

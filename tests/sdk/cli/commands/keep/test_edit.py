@@ -48,7 +48,7 @@ def test_fields_change_as_asked_and_others_stay(place: Paths) -> None:
         patch.setattr(Client, "edit_run", lambda *_, **__: asked)
         assert run_edit(place, "run-1", "--name", "far")[1] == [
             "run-1 (baseline): name 'baseline' → 'far'",
-            "the collector on node-a and node-b was asked, and carries it out within a minute",
+            "the collectors on node-a and node-b were asked, and carry it out within a minute",
         ]
     page = CliRunner().invoke(show, ["run-1", "--dir", str(place.root)])
     assert page.exit_code == 0 and "edited project, tags of run run-1" in page.output, page.output

@@ -48,6 +48,13 @@ def test_runs_are_deleted_without_a_collector_and_with_one_and_stay_deleted_in_a
     assert runs_in(place) == ["live"]
 
 
+def test_a_run_of_other_collectors_is_said_to_be_asked_for(place: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"runs": 1, "labels": 0, "asked": ["node-b"]}
+    monkeypatch.setattr(client_module.Client, "delete_runs", lambda *_, **__: answer)
+    asked = "the collector on node-b was asked, and carries it out within a minute"
+    assert run_rm(place, "run-1", "--yes") == (0, f"deleted run-1 (first try) deleted 1 run {asked}")
+
+
 def test_what_is_wrong_deletes_nothing(place: Paths) -> None:
     code, said = run_rm(place, "run-1", "run-9", "--yes")
     assert code == 2
