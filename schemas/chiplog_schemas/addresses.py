@@ -35,7 +35,14 @@ def is_store(address: str) -> bool:
 
 
 def check_store(address: str) -> str:
-    """Return the address of a store without a final slash, or raise AddressError."""
+    """Return the address of a store without a final slash, or raise AddressError, also if its server is no address."""
+    checked = _check_store(address)
+    if checked.startswith("s3:"):
+        _check_endpoint(os.environ)
+    return checked
+
+
+def _check_store(address: str) -> str:
     scheme, _, rest = address.partition("://")
     if not is_store(address) or not rest or (scheme == "file" and not rest.startswith("/")):
         known = ", ".join(f"{name}://…" for name in _STORE_SCHEMES)
@@ -47,9 +54,20 @@ def store_of(environ: Mapping[str, str]) -> str:
     """Return the store that CHIPLOG_STORE names; empty if it is unset. Raises AddressError."""
     url = environ.get(STORE, "")
     try:
-        return check_store(url) if url else ""
+        checked = _check_store(url) if url else ""
     except AddressError as error:
         raise AddressError(f"{STORE}={error}") from None
+    return check_store(checked) if checked else ""
+
+
+def _check_endpoint(environ: Mapping[str, str]) -> None:
+    """Raise AddressError for a server of S3 with which every request would fail, or even the process."""
+    url = environ.get("AWS_ENDPOINT_URL", "")
+    if url and not url.startswith(("http://", "https://")):
+        raise AddressError(f"AWS_ENDPOINT_URL={url} is no address of a server; write https://HOST or http://HOST:PORT")
+    allowed = environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "on", "yes", "y")
+    if url.startswith("http://") and not allowed:
+        raise AddressError(f"AWS_ENDPOINT_URL={url} is not encrypted; to use it, set AWS_ALLOW_HTTP=true")
 
 
 def check_store_exists(address: str) -> None:
@@ -124,6 +142,7 @@ def query_address_of(collector: str) -> str:
         return port_after(collector)
     except AddressError:
         message = f"collector address {collector!r} is unknown; write tcp://HOST:PORT or ipc:///PATH"
+        message += ", or a store as file:///DIRECTORY or s3://BUCKET/FOLDER"
         raise AddressError(message) from None
 
 
