@@ -7,7 +7,7 @@ from typing import Any
 from chiplog_client.client import Client
 from chiplog_client.reads.parameters import BadRequestError
 from chiplog_client.reads.run_report import RANK_ROUNDS_FIRST
-from chiplog_client.reads.system.system_curves import throttle_text
+from chiplog_client.reads.system.throttling import THROTTLE_COUNTERS, THROTTLED_SHARE_MIN, throttle_text
 
 LABELS_MAX = 2_048
 EVENTS_MAX = 3  # of GPUs, named per label
@@ -41,6 +41,16 @@ WHERE s.run_id = $run AND s.ts <= w.at AND s.ts > w.at - to_seconds({_SAMPLE_AGE
   AND s.name IN ('hw.temperature.core', 'hw.gpu.throttle.reasons', 'hw.gpu.memory.usage', 'hw.gpu.memory.limit',
                  'hw.gpu.utilization')
 GROUP BY ALL
+"""
+# How much each counter of throttled time grew between its last two samples.
+_THROTTLED = f"""
+SELECT s.label, s.name, s.device, s.value - lag(s.value) OVER of_counter AS growth,
+       epoch(s.ts) - epoch(lag(s.ts) OVER of_counter) AS seconds
+FROM system s JOIN {_WHEN} w ON w.label = s.label
+WHERE s.run_id = $run AND s.ts <= w.at AND s.ts > w.at - to_seconds({_SAMPLE_AGE_S}) AND s.ts <= make_timestamp($until)
+  AND s.name IN ({", ".join(f"'{name}'" for name in THROTTLE_COUNTERS)})
+WINDOW of_counter AS (PARTITION BY s.label, s.node, s.device, s.name ORDER BY s.ts)
+QUALIFY row_number() OVER (PARTITION BY s.label, s.node, s.device, s.name ORDER BY s.ts DESC) = 1 AND growth IS NOT NULL
 """
 _GPU_EVENTS = f"""
 SELECT e.label, e.kind, e.xid, e.message FROM reads.gpu_events e JOIN {_WHEN} w ON w.label = e.label
@@ -89,9 +99,19 @@ def _gpus(client: Client, run: str, zero: datetime, labels: list[dict[str, Any]]
     times = [_microseconds(row["ts"] or zero) for row in labels]
     when = {"run": run, "labels": [row["label"] for row in labels], "times": times}
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    reasons: dict[tuple[str, str], int] = defaultdict(int)  # by label and GPU
     for row in client.sql(_SAMPLES, {**when, "until": max(times)}).rows():
         values[row["label"]][row["name"]].append(row["value"])
-    found = {label: _state(by_name) for label, by_name in values.items()}
+        if row["name"] == "hw.gpu.throttle.reasons":
+            reasons[row["label"], row["device"]] = int(row["value"])
+    for row in client.sql(_THROTTLED, {**when, "until": max(times)}).rows():
+        bit, gpu = THROTTLE_COUNTERS[row["name"]], (row["label"], row["device"])
+        is_throttled = row["growth"] > THROTTLED_SHARE_MIN * row["seconds"]
+        reasons[gpu] = reasons[gpu] & ~bit | bit * is_throttled  # safeguard: failures-by-counters
+    of_label: dict[str, int] = defaultdict(int)
+    for (label, _), bits in reasons.items():
+        of_label[label] |= bits
+    found = {label: _state(values[label], of_label[label]) for label in {*values, *of_label}}
     for row in client.sql(_GPU_EVENTS, {**when, "since": _microseconds(zero)}).rows():
         events = found.setdefault(row["label"], {}).setdefault("events", [])
         is_named = row["xid"] is None or row["kind"] == "gpu.xid"  # whose message has the number
@@ -101,11 +121,9 @@ def _gpus(client: Client, run: str, zero: datetime, labels: list[dict[str, Any]]
     return found
 
 
-def _state(by_name: dict[str, list[float]]) -> dict[str, Any]:
+def _state(by_name: dict[str, list[float]], reasons: int) -> dict[str, Any]:
     used, limits = by_name.get("hw.gpu.memory.usage", []), by_name.get("hw.gpu.memory.limit", [])
-    loads, reasons = by_name.get("hw.gpu.utilization", []), 0
-    for value in by_name.get("hw.gpu.throttle.reasons", []):
-        reasons |= int(value)
+    loads = by_name.get("hw.gpu.utilization", [])
     return {
         "temperature_c": max(by_name.get("hw.temperature.core", []), default=None),
         "memory_share": max(used) / max(limits) if used and limits and max(limits) > 0 else None,

@@ -5,7 +5,7 @@ from typing import Any
 
 from chiplog_client.client import Client
 from chiplog_client.reads.run_report import FIRST_FAILURE
-from chiplog_client.reads.system.system_curves import throttle_text
+from chiplog_client.reads.system.throttling import throttle_text
 from chiplog_client.reads.verdict import OUTSIDE, Failure, Outside, Spell, build_sentence, failure_of, slow_spells
 
 # The last step that counts, by the labels that run or failed. Steps that one of them has not finished are not compared:

@@ -9,6 +9,7 @@ from chiplog_client.client import Client
 from chiplog_client.reads.curves import band_of, bucket_width, lines_of
 from chiplog_client.reads.system.node_steps import progress_sql, read_step_span
 from chiplog_client.reads.system.sample_names import is_counter, sample_name, sample_place
+from chiplog_client.reads.system.throttling import THROTTLE_COUNTERS, THROTTLED_SHARE_MIN, throttle_text
 
 LINES_MAX = 16  # above that a band over all devices
 POINTS_MAX = 400
@@ -100,23 +101,16 @@ ORDER BY name, length(node), node, rank NULLS LAST, length(device), device
     "list(min ORDER BY place) AS min, list(mean ORDER BY place) AS mean, list(max ORDER BY place) AS max, "
     "arg_max(last, place) AS last, arg_max(last_step, place) AS last_step"
 )
-_COUNTERS = {  # the bits of hw.gpu.throttle.reasons that have a counter of their time
-    "hw.gpu.throttle.time.sw_power": 4,
-    "hw.gpu.throttle.time.sync_boost": 16,
-    "hw.gpu.throttle.time.sw_thermal": 32,
-    "hw.gpu.throttle.time.hw_thermal": 64,
-    "hw.gpu.throttle.time.hw_brake": 128,
-}
 # A mark where throttling begins, as in throttle_cost: where the device's counter of a reason grows by more than 1 % of
 # the time, else by the bits; an idle GPU and chosen clocks are no throttling. Of too many marks all events are kept
 # first, then the newest throttling.
 # safeguard: marks-by-counters
 _MARKS = f"""
 WITH {{progress}}, bits(name, bit) AS (
-    VALUES {", ".join(f"('{name}', {bit})" for name, bit in _COUNTERS.items())}
+    VALUES {", ".join(f"('{name}', {bit})" for name, bit in THROTTLE_COUNTERS.items())}
 ), times AS (
     SELECT ts, label, node, device, name, value FROM system
-    WHERE run_id = $run AND name IN ({", ".join(f"'{name}'" for name in _COUNTERS)})
+    WHERE run_id = $run AND name IN ({", ".join(f"'{name}'" for name in THROTTLE_COUNTERS)})
 ), counters AS MATERIALIZED (
     SELECT label, node, device, name, any_value(bit) AS bit, max(value) > min(value) AS has_grown,
            row_number() OVER () AS id
@@ -138,7 +132,8 @@ WITH {{progress}}, bits(name, bit) AS (
     QUALIFY reasons <> 0 AND coalesce(lag(reasons) OVER (PARTITION BY label, node, device ORDER BY ts), 0) = 0
     UNION ALL
     SELECT g.ts, c.label, c.node, c.device, c.bit FROM grown g JOIN counters c USING (id)
-    WHERE growth > 0.01 * seconds AND NOT coalesce(growth_before > 0.01 * seconds_before, false)
+    WHERE growth > {THROTTLED_SHARE_MIN} * seconds
+      AND NOT coalesce(growth_before > {THROTTLED_SHARE_MIN} * seconds_before, false)
 ), marks AS (
     SELECT ts, label, node, device, 'throttled' AS kind, 'info' AS level, NULL::INTEGER AS xid, NULL AS message,
            bit_or(reasons) AS reasons
@@ -157,14 +152,6 @@ _EVENT_STEPS = """
 SELECT ts, label, node, device, kind, step FROM gpu_events
 WHERE run_id = $run AND ts BETWEEN make_timestamp($first) AND make_timestamp($last)
 """
-_REASONS = {  # in the words of nvidia-smi
-    4: "SW power cap",
-    8: "HW slowdown",
-    16: "sync boost",
-    32: "SW thermal slowdown",
-    64: "HW thermal slowdown",
-    128: "HW power brake slowdown",
-}
 _EVENTS = {
     "gpu.lost": "lost",
     "gpu.back": "back",
@@ -248,11 +235,6 @@ def _put_event_steps(client: Client, run: str, rows: list[dict[str, Any]]) -> No
     steps = {tuple(row[name] for name in names): row["step"] for row in found}
     for row in events:
         row["step"] = steps.get(tuple(row[name] for name in names))
-
-
-def throttle_text(reasons: int) -> str:
-    """Return why a GPU is throttled, from the bits of hw.gpu.throttle.reasons; "" if it is not."""
-    return ", ".join(text for bit, text in _REASONS.items() if reasons & bit)
 
 
 def _named(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 from chiplog_client.client import Client
 from chiplog_client.reads.failures import read_failures
 from tests.support.run_builder import RunBuilder, Sql
+from tests.support.safeguard import proves
 from tests.support.sampled_run import fill_sampled_run
 
 
@@ -28,6 +29,11 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     build.console(Sql("'line ' || step"), stream="stderr", steps=4, at="800 + step", where=first)
     build.samples("p.gpus[1]", {"hw.temperature.core": 91}, at=800, where=first)
     build.samples("p.gpus[1]", {"hw.gpu.throttle.reasons": 64}, at=801, where=first)
+    ended = "run_id = 'sampled' AND rank = 0 AND attempt = 0"  # its GPU has two counters, and the mask is a second old
+    build.samples("p.gpus[1]", {"hw.gpu.throttle.reasons": 8 + 32}, at=806, where=ended)
+    counters = {"sw_thermal": "5 + 0.001 * step", "sw_power": "CASE WHEN step < 3 THEN 9 ELSE 9.5 END"}
+    times = {f"hw.gpu.throttle.time.{name}": value for name, value in counters.items()}
+    build.samples("p.gpus[1]", times, steps=4, at="803 + step", where=ended)
 
 
 def test_the_first_failure_comes_first_then_what_ended_after_it_what_runs_and_what_ended_before(client: Client) -> None:
@@ -46,6 +52,7 @@ def test_the_first_failure_comes_first_then_what_ended_after_it_what_runs_and_wh
     assert [row["last_line"] for row in found["labels"]] == ["line 3", None, None, None]
 
 
+@proves("failures-by-counters", "the GPU of a label that ended is throttled by its counters where it has them")
 def test_the_gpu_of_a_label_is_described_at_its_end(client: Client) -> None:
     [rank1, rank0, *_] = read_failures(client, "sampled", 0)["labels"]
     assert rank1["gpu"] == {
@@ -55,7 +62,7 @@ def test_the_gpu_of_a_label_is_described_at_its_end(client: Client) -> None:
         "throttled": "HW thermal slowdown",
         "events": ["XID 79: GPU-1-1 is lost: fell off the bus"],
     }
-    assert (rank0["gpu"]["utilization"], rank0["gpu"]["throttled"]) == (0.9, None)
+    assert (rank0["gpu"]["utilization"], rank0["gpu"]["throttled"]) == (0.9, "SW power cap, HW slowdown")
 
 
 def test_a_run_or_a_round_without_a_failure_has_none(client: Client) -> None:
