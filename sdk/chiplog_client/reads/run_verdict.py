@@ -1,11 +1,13 @@
 """Read who failed first in a run and who was slow: the sentence of the page, of `chiplog show` and `chiplog top`."""
 
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from chiplog_client.client import Client
 from chiplog_client.reads.run_report import FIRST_FAILURE
-from chiplog_client.reads.system.throttling import throttle_text
+from chiplog_client.reads.system.throttling import THROTTLE_COUNTERS, THROTTLED_SHARE_MIN, throttle_text
 from chiplog_client.reads.verdict import OUTSIDE, Failure, Outside, Spell, build_sentence, failure_of, slow_spells
 
 # The last step that counts, by the labels that run or failed. Steps that one of them has not finished are not compared:
@@ -63,10 +65,30 @@ _SPAN = """
 SELECT min(ts) AS first, max(ts) AS last FROM phases
 WHERE run_id = $run AND label = $label AND step BETWEEN $first AND $last
 """
+_COUNTERS = {name: bit for name, bit in THROTTLE_COUNTERS.items() if bit & _SLOWDOWNS}
+# One row by the bits, of reasons without a counter on the GPU, and one of each counter that has grown.
 _THROTTLED = f"""
-SELECT count(*) FILTER (value::BIGINT & {_SLOWDOWNS} <> 0) / nullif(count(*), 0) AS share,
-       bit_or(value::BIGINT & {_SLOWDOWNS}) AS reasons
-FROM system WHERE run_id = $run AND label = $label AND name = 'hw.gpu.throttle.reasons' AND ts BETWEEN $first AND $last
+WITH chosen AS MATERIALIZED (
+    SELECT ts, node, device, name, value FROM system
+    WHERE run_id = $run AND label = $label AND ts BETWEEN $first AND $last
+      AND name IN ('hw.gpu.throttle.reasons', {", ".join(f"'{name}'" for name in _COUNTERS)})
+), bits(name, bit) AS (
+    VALUES {", ".join(f"('{name}', {bit})" for name, bit in _COUNTERS.items())}
+), times AS (
+    SELECT node, device, bit, greatest(value - lag(value) OVER of_counter, 0) AS growth,
+           epoch(ts) - epoch(lag(ts) OVER of_counter) AS seconds
+    FROM chosen JOIN bits USING (name) WINDOW of_counter AS (PARTITION BY node, device, name ORDER BY ts)
+), counters AS (
+    SELECT node, device, bit, sum(growth) / nullif(sum(seconds), 0) AS share FROM times
+    GROUP BY node, device, bit HAVING share IS NOT NULL
+), masks AS (
+    SELECT value::BIGINT & {_SLOWDOWNS} & ~coalesce(bits, 0) AS reasons
+    FROM chosen LEFT JOIN (SELECT node, device, bit_or(bit) AS bits FROM counters GROUP BY ALL) USING (node, device)
+    WHERE name = 'hw.gpu.throttle.reasons'
+)
+SELECT count(*) FILTER (reasons <> 0) / count(*) AS share, bit_or(reasons) AS reasons FROM masks HAVING count(*) > 0
+UNION ALL
+SELECT share, bit FROM counters WHERE share > {THROTTLED_SHARE_MIN}
 """
 
 
@@ -148,7 +170,9 @@ def _read_throttling(ask: _Ask, spell: Spell) -> str:
     [span] = ask(_SPAN, label=spell.label, first=spell.first_step, last=spell.last_step)
     if span["first"] is None:
         return ""
-    [found] = ask(_THROTTLED, label=spell.label, **span)
-    if found["share"] is None or found["share"] < _THROTTLED_SHARE:
+    found = ask(_THROTTLED, label=spell.label, **span)
+    share = max((row["share"] for row in found), default=0.0)  # reasons may hold at once
+    if share < _THROTTLED_SHARE:
         return ""
-    return f"for {found['share']:.0%} of that time: {throttle_text(found['reasons'])}"
+    reasons = reduce(or_, (row["reasons"] for row in found))
+    return f"for {share:.0%} of that time: {throttle_text(reasons)}"

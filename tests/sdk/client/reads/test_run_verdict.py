@@ -151,16 +151,30 @@ def test_a_crash_in_the_only_phase_of_a_step_blames_no_survivor(client: Client) 
     assert not found["is_slow"]
 
 
-@pytest.mark.parametrize(("reasons", "words"), [(64, "for 80% of that time: HW thermal slowdown"), (4, ""), (1, "")])
-def test_the_sentence_says_that_the_slow_ranks_gpu_was_slowed_down(tmp_path: Path, reasons: int, words: str) -> None:
-    """A power cap is no slowdown, and neither is an idle GPU."""
+@pytest.mark.parametrize(
+    ("reasons", "counter", "words"),
+    [
+        (64, None, "for 80% of that time: HW thermal slowdown"),
+        (4, None, ""),
+        (1, None, ""),
+        (64, "0.5 * step", "for 50% of that time: HW thermal slowdown"),
+        (64, "7", ""),
+        (0, "9 + 0.5 * step", "for 50% of that time: HW thermal slowdown"),
+        (8 + 64, "7", "for 80% of that time: HW slowdown"),
+    ],
+)
+def test_the_sentence_says_that_the_slow_ranks_gpu_was_slowed_down(
+    tmp_path: Path, reasons: int, counter: str | None, words: str
+) -> None:
+    """A power cap is no slowdown, and neither is an idle GPU. A counter of the GPU is right where the bits differ."""
     with hand_written(tmp_path) as database:
         build = RunBuilder(database)
         build.run("r")
         build.ranks("r", 2, node="n", gpus=[Sql("'GPU-' || rank")], produced=1)
         build.phases({"forward": "CASE WHEN rank = 1 THEN 0.9 ELSE 0.3 END"}, steps=20, at="step + 1")
         throttled = f"CASE WHEN rank = 1 AND step % 5 < 4 THEN {reasons} ELSE 0 END"
-        build.samples("p.gpus[1]", {"hw.gpu.throttle.reasons": throttled}, steps=range(1, 21))
+        measured = {} if counter is None else {"hw.gpu.throttle.time.hw_thermal": counter}
+        build.samples("p.gpus[1]", {"hw.gpu.throttle.reasons": throttled, **measured}, steps=range(1, 21))
     with connect(dir=tmp_path, start=False) as client:
         text = read_verdict(client, "r")["text"]
     assert text.startswith("rank1 cost ") and text.endswith(f"; its GPU was throttled {words}." if words else ".")
