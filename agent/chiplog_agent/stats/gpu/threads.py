@@ -51,6 +51,7 @@ class GpuThreads:
         self._declared: set[str] = set()  # the devices that were declared lost and are not back
         self._lost = set(self._memory.lost)  # the same, and those of former samplers
         self._lost_lock = threading.Lock()
+        self._save_lock = threading.Lock()
         self._init_lock = threading.Lock()  # held while NVML is initialised or shut down
         self._reported: dict[str, tuple[str, ...]] = {}
         self._has_library = True
@@ -94,6 +95,7 @@ class GpuThreads:
             self._declared.discard(uuid)
         if was_lost:
             self.box.post(["event", "gpu.back", "info", "the GPU is back", uuid, {}])
+            self._save()  # safeguard: back-saved-while-another-hangs
 
     def _note_replaced(self, replaced: Mapping[str, str]) -> None:
         """Declare that GPUs will not be back: UUID → that of the GPU at its place. Their MIG instances leave, too."""
@@ -168,9 +170,11 @@ class GpuThreads:
         self.box.post(["addresses", {uuid: address for uuid, address in addresses.items() if address}])
 
     def _save(self) -> None:
-        with self._lost_lock:
-            lost = frozenset(self._lost)
-        self._memory.save(lost)
+        """Write which GPUs are lost, from any thread."""
+        with self._save_lock:
+            with self._lost_lock:
+                lost = frozenset(self._lost)
+            self._memory.save(lost)
 
     @property
     def _is_troubled(self) -> bool:

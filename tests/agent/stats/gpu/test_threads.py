@@ -261,6 +261,16 @@ def test_a_lost_gpu_that_was_replaced_is_closed_by_one_event_and_lost_no_more(tm
     threads.box.close()
 
 
+@proves("back-saved-while-another-hangs", "a sampler that dies in a call has kept what it reported")
+def test_a_gpus_return_is_kept_while_the_thread_that_starts_nvml_hangs(tmp_path: Path) -> None:
+    path = tmp_path / "known"
+    KnownGpus(path).save(frozenset({GPU0, GPU1}))
+    threads = GpuThreads(KnownGpus(path))
+    threads.note_back(GPU0)
+    threads.box.close()
+    assert KnownGpus(path).lost == {GPU1}
+
+
 def test_a_lost_gpu_without_a_uuid_stays_lost_while_nvml_cannot_start(
     threads: GpuThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
