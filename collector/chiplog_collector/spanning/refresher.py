@@ -168,7 +168,7 @@ class StoreReader:
             self._answers.touch()
         except (StoreError, OSError, duckdb.Error) as error:  # safeguard: unreadable-store-stops-nothing
             reason = str(error).partition("\n")[0]
-            if not self._is_away:
+            if not self._is_away and not self._closing.is_set():  # else the end has interrupted it
                 _log.warning("the store %s cannot be read: %s; trying again", self.store.url, reason)
             self._is_away = True
             self._answers.unlink(missing_ok=True)

@@ -93,7 +93,9 @@ def test_the_thread_takes_what_is_published(tmp_path: Path, monkeypatch: pytest.
     new="self._thread.join()",
 )
 @pytest.mark.parametrize("is_silent", [True, False], ids=["store", "statement"])
-def test_a_look_that_takes_long_delays_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_silent: bool) -> None:
+def test_a_look_that_takes_long_delays_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_silent: bool
+) -> None:
     reader = Reader(f"file://{tmp_path}/lake", tmp_path)
     begun, answers = threading.Event(), threading.Event()
 
@@ -115,6 +117,7 @@ def test_a_look_that_takes_long_delays_no_end(tmp_path: Path, monkeypatch: pytes
     answers.set()
     reader.store._thread.join(WAIT_S)
     assert not reader.store._thread.is_alive(), "it finds its cursor closed, and ends"
+    assert not caplog.messages, "an end is no fault of the store"
 
 
 @proves("damaged-cache-made-again", "a damaged cache of a store is made again", value="()")
