@@ -46,7 +46,7 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
                 database.close()
                 raise
         except StaleDatabaseError as error:
-            quarantine_database(place.index, str(error))
+            quarantine_database(place.index, str(error), logging.WARNING)
         except (duckdb.Error, OSError) as error:
             if damage := corruption_reason(error):
                 quarantine_database(place.index, damage)  # safeguard: damaged-database-rebuilt
@@ -82,10 +82,10 @@ def _create(place: Paths) -> None:
     sync_directory(place.collector)  # else a power failure may leave the old file next to a new write-ahead log
 
 
-def quarantine_database(path: Path, reason: str) -> None:
-    """Move a file and its write-ahead log aside, and log it. Raises OSError."""
+def quarantine_database(path: Path, reason: str, level: int = logging.ERROR) -> None:
+    """Move a file and its write-ahead log aside, and log it: as an error, unless no file is damaged. Raises OSError."""
     aside = move_to_quarantine(path)
-    _log.error("%s; %s is set aside as %s and rebuilt from the log", reason, path, aside.name)
+    _log.log(level, "%s; %s is set aside as %s and rebuilt from the log", reason, path, aside.name)
 
 
 def move_to_quarantine(path: Path) -> Path:
