@@ -66,9 +66,10 @@ def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, shape
     for statement in merged_tables(connection, f'"{main}"', log, shape):
         connection.execute(statement)
     # These read them by name, and their columns are the same in each shape.
-    views = [views_sql().replace("base.", "merged."), _run_places(f'"{main}"', log)]
-    if not (shape.has_own or shape.has_doubled):
-        views.append(_metrics_in_files(log, shape))
+    text = views_sql().replace("base.", "merged.")
+    views = [text, _run_places(f'"{main}"', log)]
+    if not shape.has_doubled:
+        views.append(_metrics(f'"{main}"', log, shape))
     define_views(connection, views, f"{CATALOG}.held {FORMAT}")
 
 
@@ -291,6 +292,8 @@ def _in_files(table: str, columns: list[str], log: str, shape: Shape) -> str:
         selected.append(f'{_PLACE.format("f.number")} AS "rowid"')
     gone, conditions = _chosen(table, columns, log, shape)
     joined += gone
+    of = f"getvariable('{variable_of(table)}')"
+    conditions += f" AND ({of}.producer_from IS NULL OR f.producer BETWEEN {of}.producer_from AND {of}.producer_to)"
     if shape.has_doubled:
         joined += f" {_without_doubled('f', 'f.log', 'p.producer')}"
     return f"SELECT {', '.join(selected)} FROM {_files_of(table)} f {joined} WHERE {conditions}"
@@ -303,7 +306,6 @@ def _chosen(table: str, columns: list[str], log: str, shape: Shape) -> tuple[str
     conditions = [
         _has_left(table, log),
         f"({of}.run_from IS NULL OR f.run_id BETWEEN {of}.run_from AND {of}.run_to)",
-        f"({of}.producer_from IS NULL OR f.producer BETWEEN {of}.producer_from AND {of}.producer_to)",
     ]
     # What was deleted is hidden until maintenance has removed it; what came after the producer was restored is not.
     if shape.has_deleted:
@@ -319,14 +321,34 @@ def _chosen(table: str, columns: list[str], log: str, shape: Shape) -> tuple[str
     return joined, " AND ".join(conditions)
 
 
-def _metrics_in_files(log: str, shape: Shape) -> str:
-    """Return the statement of the view `metrics` where no row is in the index and none is in two logs.
+def _metrics(main: str, log: str, shape: Shape) -> str:
+    """Return the statement of the view `metrics` where no event is in two logs.
 
-    The usual text makes integers of producers and keys, and names of these again: 320,000 points take a fifth longer.
+    The usual text makes integers of producers and keys in files, and names of these again: 320,000 points take a fifth
+    longer. The join by producer restricts what is read of them as `_chosen` would.
     """
     joined, conditions = _chosen("metrics", ["key"], log, shape)
-    return f"""CREATE OR REPLACE VIEW metrics AS
-        SELECT i.run_id, i.label, i.attempt, i.rank, f.key, f.step, f.seq, f.ts AT TIME ZONE 'UTC' AS ts,
+    in_files = f"""SELECT i.run_id, i.label, i.attempt, i.rank, f.key, f.step, f.seq, f.ts AT TIME ZONE 'UTC' AS ts,
                {_NUMBER} AS value
-        FROM {_files_of("metrics")} f JOIN {CATALOG}.held.named_producers i ON i.uuid = f.producer {joined}
+        FROM {_files_of("metrics")} f JOIN ({_named_producers(main, shape)}) i ON i.uuid = f.producer {joined}
         WHERE {conditions}"""
+    if not shape.has_own:
+        return f"CREATE OR REPLACE VIEW metrics AS {in_files}"
+    identified = "merged.identified" if shape.has_spread else f"{main}.base.identified"
+    return f"""CREATE OR REPLACE VIEW metrics AS
+        SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts, f.value
+        FROM (FROM {main}.base.metrics UNION ALL FROM {main}.base.metrics_recent) f
+        JOIN {identified} i ON i.producer = f.producer JOIN {main}.base.names n ON n.id = f.key
+        UNION ALL {in_files}"""
+
+
+def _named_producers(main: str, shape: Shape) -> str:
+    """Return the query of the names of producers whose facts may be in files, by their IDs there."""
+    others = f"FROM {CATALOG}.held.named_producers"
+    if not shape.has_own:
+        return others
+    own = f"FROM {main}.base.identified"
+    own = f"""SELECT b.run_id, b.label, b.attempt, b.rank, p.uuid
+        FROM ({_placed("identified", own) if shape.has_spread else own}) b
+        JOIN {CATALOG}.held.producer_ids p ON p.producer = b.producer"""
+    return f"{own} UNION ALL {others}" if shape.has_others else own
