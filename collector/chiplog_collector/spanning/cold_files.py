@@ -4,6 +4,7 @@ import contextlib
 import math
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from chiplog_schemas.sql import LARGE
 
 GB = 1_000_000_000
 _POLL_S = 0.05  # for the first look at the store
+CHOICES_MAX = 1_000  # kept of one state; a page asks some 20
 _ENDS = ("run_from", "run_to", "key_from", "key_to", "producer_from", "producer_to")
 _NAMES = """SELECT log, published_run_id, published_label, uuid FROM merged.published
 WHERE list_contains($run_ids, run_id) AND ($labels IS NULL OR list_contains($labels, label))"""
@@ -73,6 +75,20 @@ class Choice:
     key_to: str | None = None
     producer_from: str | None = None
     producer_to: str | None = None
+
+
+_NOTHING = Choice([])
+
+
+class _Known(NamedTuple):
+    """What was chosen in one state of the index and the store: only a flush or a refresh changes it.
+
+    choices: by table and needs.
+    """
+
+    snapshot: Snapshot
+    versions: Mapping[str, int]
+    choices: dict[tuple[str, tuple[Need, ...]], Choice]
 
 
 class Name(NamedTuple):
@@ -194,12 +210,17 @@ class ColdFiles:
         self._gb_max = gb_max
         self._contents = contents
         self._is_alone = is_alone
+        self._known = _Known(snapshot, {}, {})
+        # By cursor and table: the value of its variable.
+        self._values: weakref.WeakKeyDictionary[duckdb.DuckDBPyConnection, dict[str, tuple[list[str], Choice]]]
+        self._values = weakref.WeakKeyDictionary()
 
     def prepare(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Make a cursor see the merged views, without any file."""
         cursor.execute(f"USE {CATALOG}")
+        self._values[cursor] = {}
         for table in LARGE:
-            self._set(cursor, table, [], Choice([]))
+            self._set(cursor, table, [], _NOTHING)
 
     @contextlib.contextmanager
     def opened(self, cursor: duckdb.DuckDBPyConnection, needed: Needs, deadline: float) -> Iterator[None]:
@@ -220,10 +241,12 @@ class ColdFiles:
     def chosen(self, cursor: duckdb.DuckDBPyConnection, needed: Needs, deadline: float = math.inf) -> Iterator[None]:
         """Set the variables of what a query needs for as long as the block runs."""
         if not needed:
+            self._set_all(cursor, {}, {})  # safeguard: files-of-last-query-not-opened
             yield
             return
         snapshot = self.snapshot
-        dropped = max((flush for (flush,) in cursor.execute("SELECT flush FROM merged.dropped").fetchall()), default=-1)
+        versions = dict(cursor.execute("SELECT name, n FROM merged.versions").fetchall())
+        dropped = versions.get("dropped", -1)
         if dropped > snapshot.until:  # safeguard: dropped-rows-are-read
             why = self.trouble or "its files are not known yet"
             raise QueryRejected(f"rows that the query reads are in the store alone, and {why}; ask again later")
@@ -233,11 +256,17 @@ class ColdFiles:
         ):
             why = self.trouble or "it has not answered yet"
             raise QueryRejected(f"the query reads rows of other collectors, and the store cannot be read: {why}")
+        known = self._known
+        if known.snapshot is not snapshot or known.versions != versions:  # safeguard: choice-of-older-rows-forgotten
+            known = self._known = _Known(snapshot, versions, {})
         choices = {}
         for table, wanted in needed.items():
-            if not all(_is_in_index(file, snapshot.log, dropped) for file in snapshot.files.get(table, ())):
-                named = [(need, self._names(cursor, table, need)) for need in wanted]
-                choices[table] = choose(table, named, snapshot, dropped)
+            choice = known.choices.get((table, tuple(wanted)))
+            if choice is None:
+                choice = self._choice(cursor, table, wanted, snapshot, dropped)
+                if len(known.choices) < CHOICES_MAX:
+                    known.choices[table, tuple(wanted)] = choice
+            choices[table] = choice
         n_bytes = sum(file.size_bytes for choice in choices.values() for file in choice.files)
         if n_bytes > self._gb_max * GB:
             raise QueryRejected(
@@ -255,23 +284,35 @@ class ColdFiles:
                 raise QueryRejected(
                     f"the store does not give what the query reads: {error}; ask again later"
                 ) from error
-            for table in needed:  # also of no file: a query that failed may have left others
-                self._set(cursor, table, paths.get(table, []), choices.get(table, Choice([])))
-            try:
-                yield
-            finally:
-                for table in paths:
-                    with contextlib.suppress(duckdb.Error):  # after an interruption; the next query sets its own
-                        self._set(cursor, table, [], Choice([]))
+            self._set_all(cursor, paths, choices)
+            yield
 
     def fetch_content(self, digest: str) -> None:
         """Copy a saved content of another collector to the directory of contents. Raises FileNotFoundError, OSError."""
         self._files.fetch_content(digest, self._contents)
 
-    def _set(self, cursor: duckdb.DuckDBPyConnection, table: str, paths: Sequence[str], choice: Choice) -> None:
+    def _choice(
+        self, cursor: duckdb.DuckDBPyConnection, table: str, wanted: Sequence[Need], snapshot: Snapshot, dropped: int
+    ) -> Choice:
+        if all(_is_in_index(file, snapshot.log, dropped) for file in snapshot.files.get(table, ())):
+            return _NOTHING
+        return choose(table, [(need, self._names(cursor, table, need)) for need in wanted], snapshot, dropped)
+
+    def _set_all(
+        self, cursor: duckdb.DuckDBPyConnection, paths: Mapping[str, list[str]], choices: Mapping[str, Choice]
+    ) -> None:
+        """Set the variables of all tables, as far as the last query left others."""
+        for table in LARGE:
+            value = paths.get(table, []), choices.get(table, _NOTHING)
+            if self._values[cursor].get(table) != value:
+                self._set(cursor, table, *value)
+
+    def _set(self, cursor: duckdb.DuckDBPyConnection, table: str, paths: list[str], choice: Choice) -> None:
+        self._values[cursor].pop(table, None)  # not known if this is interrupted
         value: dict[str, Any] = {"files": list(paths) or [str(self._empty[table])]}
         value |= {name: getattr(choice, name) for name in ("has_left", "dropped", *_ENDS)}
         cursor.execute(f"SET VARIABLE {variable_of(table)} = $value", {"value": value})
+        self._values[cursor][table] = paths, choice
 
     def _is_elsewhere(self, cursor: duckdb.DuckDBPyConnection, need: Need) -> bool:
         """Return True if rows of a need may be in other logs than the own one."""

@@ -93,6 +93,7 @@ class HeldRows:
             for row in silent:
                 self._execute(f"INSERT INTO {CATALOG}.held.silent VALUES (?, ?, ?)", list(row))
             self._derive()
+            self._count_refresh()
 
     def note_heard(self, heard: Sequence[tuple[str, str, datetime]]) -> None:
         """Note up to when the rows of each collector are here: the ID of the log, the host, and a time in UTC."""

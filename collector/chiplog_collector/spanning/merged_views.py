@@ -110,6 +110,11 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str, sh
         ANTI JOIN {main}.base.producers b ON b.uuid = unhex(h.uuid) WHERE h.producer > {OTHERS_FROM}"""
     published = _after(f"FROM {published_sql(f'{main}.base.identified')}", f"FROM {CATALOG}.held.published", "", shape)
     yield f"CREATE OR REPLACE VIEW merged.published AS {published}"
+    # The state of both databases, each number once or not at all. A join of them would take twice as long.
+    yield f"""CREATE OR REPLACE VIEW merged.versions AS
+        SELECT 'index' AS name, next_number AS n FROM {main}.base.position
+        UNION ALL SELECT 'store', n FROM {CATALOG}.held.refreshes
+        UNION ALL SELECT 'dropped', flush FROM {main}.base.dropped"""
     for table, columns in tables.items():
         if table in ("names", "runs"):
             continue

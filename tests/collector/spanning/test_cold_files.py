@@ -157,6 +157,39 @@ def test_a_missing_file_is_named_and_the_rest_answers(tmp_path: Path) -> None:
     index.close()
 
 
+@proves("files-of-last-query-not-opened", "a query opens no file of the one before, which may have been removed")
+def test_files_of_the_last_query_may_be_removed(tmp_path: Path) -> None:
+    index, store = everything_published(tmp_path)
+    reader = Reader(store.url, tmp_path)
+    assert reader.sql("FROM metrics WHERE run_id = 'r'")
+    for path in (tmp_path / "lake" / "metrics").rglob("*.parquet"):
+        path.unlink()
+    reader.connection.execute("SET GLOBAL parquet_metadata_cache = false")
+    assert reader.sql("FROM metrics WHERE run_id = 'r' AND run_id = 's'", {}) == []
+    reader.close()
+    index.close()
+
+
+@proves("choice-of-older-rows-forgotten", "files are chosen by the names of now", condition=False)
+def test_files_are_chosen_again_after_a_flush(tmp_path: Path) -> None:
+    index, store = everything_published(tmp_path)
+    reader = Reader(store.url, tmp_path, index.database.connection, index.log_id.hex())
+    index.database.drop_facts(reader.store.cold.snapshot.until)
+    query, needed = (
+        "SELECT key, step FROM metrics WHERE label = 'new'",
+        {"metrics": [Need(frozenset("r"), frozenset({"new"}))]},
+    )
+    before = reader.sql("SELECT key, step FROM metrics WHERE label = 'worker1'")
+    assert before
+    assert reader.sql(query, needed) == []
+    execute = index.database.connection.execute  # as a flush does that gives a label another name
+    execute("UPDATE base.identified SET label = 'new' WHERE label = 'worker1'")
+    execute("UPDATE base.position SET next_number = next_number + 1")
+    assert sorted(reader.sql(query, needed)) == sorted(before)
+    reader.close()
+    index.close()
+
+
 def test_a_reader_alone_waits_for_its_first_look(tmp_path: Path) -> None:
     reader = Reader(f"file://{tmp_path}/none", tmp_path)
     reader.store.cold.seen.clear()
