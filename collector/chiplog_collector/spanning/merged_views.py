@@ -33,6 +33,9 @@ _NUMBER = "try(f.value)"  # safeguard: nan-in-files-is-found
 _BY_RECEIPT = ("artifacts", "artifact_aliases")  # tables whose last row counts
 _NAMED_RUN = {"producers": "newest_producers", "identified": "identified"}  # tables of `held`, with `run_id_of`
 _NAMED = ("key", "device")  # columns with an integer for a name
+# What the view `reached_steps` reads of series. It needs no key, and the join by its name takes half of its time.
+_LAST_STEPS = "SELECT producer, last_step, last_step_ts FROM"
+_LAST_STEPS_OF = f"{_LAST_STEPS} merged."
 # In place of the row ID: rows in files come before those of the index, piece by piece.
 _PLACE = f"{{}} * {PIECE_ROWS_MAX} + place - 4611686018427387904"
 
@@ -66,7 +69,7 @@ def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, shape
     for statement in merged_tables(connection, f'"{main}"', log, shape):
         connection.execute(statement)
     # These read them by name, and their columns are the same in each shape.
-    text = views_sql().replace("base.", "merged.")
+    text = views_sql().replace("base.", "merged.").replace(_LAST_STEPS_OF, f"{_LAST_STEPS_OF}last_steps_of_")
     views = [text, _run_places(f'"{main}"', log)]
     if not shape.has_doubled:
         views.append(_metrics(f'"{main}"', log, shape))
@@ -115,6 +118,7 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str, sh
         SELECT 'index' AS name, next_number AS n FROM {main}.base.position
         UNION ALL SELECT 'store', n FROM {CATALOG}.held.refreshes
         UNION ALL SELECT 'dropped', flush FROM {main}.base.dropped"""
+    yield from _last_steps(main, shape)
     for table, columns in tables.items():
         if table in ("names", "runs"):
             continue
@@ -151,6 +155,12 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str, sh
             yield f"CREATE OR REPLACE VIEW merged.{table} AS {beside or f'SELECT * FROM ({own}) WHERE false'}"
         else:
             yield f"CREATE OR REPLACE VIEW merged.{table} AS {own}{f' UNION ALL {beside}' if beside else ''}"
+
+
+def _last_steps(main: str, shape: Shape) -> Iterable[str]:
+    for series in SERIES.values():
+        steps = _after(f"{_LAST_STEPS} {main}.base.{series}", f"{_LAST_STEPS} {CATALOG}.held.{series}", "", shape)
+        yield f"CREATE OR REPLACE VIEW merged.last_steps_of_{series} AS {steps}"
 
 
 def _is_event(columns: list[str], shape: Shape) -> bool:

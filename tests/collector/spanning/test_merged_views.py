@@ -61,3 +61,10 @@ def test_a_reader_without_a_collector_reads_no_row_of_its_empty_index(
     [(_, plan)] = reader.sql(f"EXPLAIN FROM {view}")
     assert "store.held" in plan
     assert "own.base" not in plan
+
+
+def test_the_progress_of_ranks_is_read_without_the_names_of_metrics(published: tuple[Index, Reader]) -> None:
+    _, reader = published
+    [(_, plan)] = reader.sql("EXPLAIN FROM rank_progress")
+    assert "held.metric_series" in plan
+    assert "held.names" not in plan
