@@ -29,6 +29,7 @@ from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_S
 
 STALE_PERIODS = 5  # requests without a sample; one slow call is not a failure
 _FIRST_SAMPLE_S = 0.25  # a share of CPU needs a minimum time; a short run needs an early sample
+_GATHER_S = 0.02  # posts of the devices of a request arrive within it, and are written together
 _READ_BYTES = 65_536  # the size of a pipe
 
 
@@ -71,6 +72,7 @@ class Sampler:
             if self._input_fd in ready and not self._take_input():
                 return
             if self._box.fileno() in ready:
+                time.sleep(min(_GATHER_S, max(next_at - time.monotonic(), 0.0)))
                 self._box.drain()
                 self._write(self._posted_frames())
                 if self._is_over:
@@ -97,9 +99,9 @@ class Sampler:
 
     def _tick(self, now: float) -> list[list[Any]]:
         self._n_requests += 1
-        self._gpus.request()  # safeguard: sampler-never-waits-for-gpu
         # The host is read first; what ranks and a busy machine add to the time of the reading is no jitter of it.
         ts_us, readings = now_us(), self._sources.read(now)
+        self._gpus.request()  # safeguard: sampler-never-waits-for-gpu
         frames: list[list[Any]] = [["sample", ts_us, *reading] for reading in readings]
         frames += [["holders", pid, uuids] for pid, uuids in self._processes.take_devices(self._holders)]
         frames += [["line", line] for line in self._processes.lines]
