@@ -151,10 +151,10 @@ class OrphanJournalCollector:
     def on_hello(self, producer: bytes, peer_pid: int = 0) -> None:
         """Watch the process of a producer that connected. peer_pid: at the other end of its socket, or 0.
 
-        Not a producer whose journal is held here: its message is from before its end. Opening the lock file to find its
-        holder would release the lock.
+        Not a producer whose journal is held here: its message is from before its end, and the holder of its lock is
+        this agent.
         """
-        if producer not in self._held():  # safeguard: adopted-lock-not-opened
+        if producer not in self._held():  # safeguard: adopter-is-not-the-rank
             self._exit_causes.on_hello(producer, peer_pid)
 
     def drain_into(self, core: EventBatcher, now: float, now_us: int) -> None:

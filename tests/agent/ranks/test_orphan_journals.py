@@ -437,7 +437,9 @@ def test_a_journal_without_a_lock_is_adopted_although_its_process_was_gone_befor
     assert agent.seqs() == [0]
 
 
-@proves("adopted-lock-not-opened", "the lock file of an adopted journal is not opened", condition=True)
+@proves(
+    "adopter-is-not-the-rank", "an agent does not take itself for the rank whose journal it adopted", condition=True
+)
 def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journals) -> None:
     journal = rank_that(journals, "say(1)" + KILL)
     agent = Agent(journals)
@@ -451,3 +453,4 @@ def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journa
     agent.adoption.drain_into(agent.core, 1.0, 5)
     assert agent.adoption.is_waiting
     assert is_held(), "while it waits for the sync"
+    assert agent.endings.pid_of(b"\1" * 16) == 0, "the rank had ended before it could be watched"
