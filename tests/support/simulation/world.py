@@ -11,7 +11,7 @@ import contextlib
 import random
 import struct
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,7 +187,7 @@ UNSEEN_ENDS = SimpleNamespace(
 class VirtualAdoption(OrphanJournalCollector):
     """The collector of orphans with the node's journals in place of a directory."""
 
-    def scan(self, synced: dict[bytes, int]) -> list[bytes]:
+    def scan(self, synced: dict[bytes, int], connected: Container[bytes] = ()) -> list[bytes]:
         node: Node = self._journals  # type: ignore[assignment]
         held = {adopted.producer for adopted in (*self._waiting, *self._unreadable)} | set(self._adopted)
         self.known = set(node.journals)

@@ -1,6 +1,6 @@
 """Why a GPU is throttled: the bits of hw.gpu.throttle.reasons, and which of them have a counter of their time."""
 
-THROTTLE_COUNTERS = {  # as base.throttle_reasons of analysis.sql, which reads cannot use
+THROTTLE_COUNTERS = {  # as throttle_cost sums them up, see analysis.sql
     "hw.gpu.throttle.time.sw_power": 4,
     "hw.gpu.throttle.time.sync_boost": 16,
     "hw.gpu.throttle.time.sw_thermal": 32,

@@ -62,6 +62,7 @@ def test_tab_completes_views_columns_runs_and_keys(root):
         ):
             terminal.type(typed)
             terminal.wait_for(added)
+            time.sleep(1)  # on a busy machine the menu shows it before it is inserted, and a key would cancel that
         terminal.type(";\r")
         terminal.wait_for(rf"n_of_it\s+─+\s+400\s{AGAIN}")
         terminal.type("\x04")
