@@ -64,7 +64,7 @@ def _check_endpoint(environ: Mapping[str, str]) -> None:
     """Raise AddressError for a server of S3 with which every request would fail, or even the process."""
     url = environ.get("AWS_ENDPOINT_URL", "")
     if url and not url.startswith(("http://", "https://")):
-        raise AddressError(f"AWS_ENDPOINT_URL={url} is no address of a server; write https://HOST or http://HOST:PORT")
+        raise AddressError(f"AWS_ENDPOINT_URL={url} has no scheme; write https://HOST or http://HOST:PORT")
     allowed = environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "on", "yes", "y")
     if url.startswith("http://") and not allowed:
         raise AddressError(f"AWS_ENDPOINT_URL={url} is not encrypted; to use it, set AWS_ALLOW_HTTP=true")
