@@ -170,9 +170,9 @@ def _read_throttling(ask: _Ask, spell: Spell) -> str:
     [span] = ask(_SPAN, label=spell.label, first=spell.first_step, last=spell.last_step)
     if span["first"] is None:
         return ""
-    found = ask(_THROTTLED, label=spell.label, **span)
-    share = max((row["share"] for row in found), default=0.0)  # reasons may hold at once
-    if share < _THROTTLED_SHARE:
+    found = [row for row in ask(_THROTTLED, label=spell.label, **span) if row["share"] >= _THROTTLED_SHARE]
+    if not found:
         return ""
+    share = max(row["share"] for row in found)  # reasons may hold at once
     reasons = reduce(or_, (row["reasons"] for row in found))
     return f"for {share:.0%} of that time: {throttle_text(reasons)}"

@@ -161,6 +161,7 @@ def test_a_crash_in_the_only_phase_of_a_step_blames_no_survivor(client: Client) 
         (64, "7", ""),
         (0, "9 + 0.5 * step", "for 50% of that time: HW thermal slowdown"),
         (8 + 64, "7", "for 80% of that time: HW slowdown"),
+        (8, "0.02 * step", "for 80% of that time: HW slowdown"),
     ],
 )
 def test_the_sentence_says_that_the_slow_ranks_gpu_was_slowed_down(
