@@ -3,9 +3,19 @@
 import os
 import resource
 
-_READ_BYTES_MAX = 65_536  # of children: 8,000 processes; one read returns all of it
+_READ_BYTES_MAX = 65_536  # of children: 8,000 processes
+_LAST_BYTES_MAX = 2048  # a read returns a page at most, of at least twice this: one of less was the last
 _KEPT_MAX = 512  # eight ranks with twenty workers each, three files of each process
 _KEPT_SHARE = 4  # and at most a quarter of what this process may open: an embedded agent needs the rest
+
+
+def read_all(descriptor: int) -> bytes:
+    """Return the content of a file of /proc, page by page. Raises OSError."""
+    data = part = os.pread(descriptor, _READ_BYTES_MAX, 0)
+    while len(part) > _LAST_BYTES_MAX and len(data) < _READ_BYTES_MAX:
+        part = os.pread(descriptor, _READ_BYTES_MAX, len(data))
+        data += part
+    return data
 
 
 class KeptFiles:
@@ -24,7 +34,7 @@ class KeptFiles:
         try:
             if descriptor < 0:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            data = os.pread(descriptor, _READ_BYTES_MAX, 0)
+            data = read_all(descriptor)
         except OSError:  # ESRCH of an open file: its process has ended
             if descriptor >= 0:
                 os.close(descriptor)

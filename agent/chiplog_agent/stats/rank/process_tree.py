@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from chiplog_agent.stats.rank.cgroup import Memory, MemoryGroup
-from chiplog_agent.stats.rank.kept_files import KeptFiles
+from chiplog_agent.stats.rank.kept_files import KeptFiles, read_all
 from chiplog_agent.stats.source import Reading, Source
 from chiplog_schemas.process.procfs import SESSION, START, own_ticks, resident_of, split_stat
 
@@ -28,7 +28,6 @@ _INCIDENTAL_SHARE = 0.1  # a bare context uses about 0.5 GB, a training many tim
 _SETTLED_S = 5.0  # a process that ends frees its GPUs one after the other, which is not a change of its GPUs
 # Per rank: ten times what DataLoaders and compilers start; a fork bomb must not slow down the sampler.
 _TREE_PROCESSES_MAX = 1024
-_READ_BYTES_MAX = 65_536  # of children: 8,000 processes
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _DAEMONS = (b"chiplog_agent", b"chiplog_collector", b"chiplog agent", b"chiplog collector")
 
@@ -350,7 +349,7 @@ def _read(path: str) -> bytes:
     except OSError:
         return b""
     try:
-        return os.read(descriptor, _READ_BYTES_MAX)
+        return read_all(descriptor)
     except OSError:
         return b""  # ESRCH: it ended between open and read
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.stats.rank import kept_files
+from chiplog_agent.stats.rank import kept_files, process_tree
 from chiplog_agent.stats.rank.kept_files import KeptFiles
 from tests.support.safeguard import proves
 
@@ -40,6 +40,17 @@ def test_a_kept_file_tells_what_is_true_now_and_nothing_once_its_process_has_end
     assert files.read(path) == b""
     assert held(path) == []
     assert files.read(path) == b"", "nor can it be opened"
+
+
+def test_a_file_is_read_to_its_end_although_the_kernel_returns_one_page_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the children of a process with 700 of them."""
+    content, pread = b"".join(b"%d " % pid for pid in range(1000, 3000)), os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: pread(descriptor, min(size, 4092), offset))
+    (tmp_path / "children").write_bytes(content)
+    assert KeptFiles().read(str(tmp_path / "children")) == content
+    assert process_tree._read(str(tmp_path / "children")) == content
 
 
 @proves("unread-files-closed", "a file that is not read any more costs no descriptor")
