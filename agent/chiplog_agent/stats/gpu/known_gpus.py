@@ -28,14 +28,16 @@ class KnownGpus:
     def note(self, places: Mapping[str, str]) -> dict[str, str]:
         """Note the GPUs that were found: place → UUID. One that was moved leaves its former place.
 
-        Return the replaced ones: UUID → that of the GPU which has its PCI address now. An index says nothing: GPUs
-        that are lost may change it.
+        Return the replaced ones: UUID → that of the GPU which has its PCI address now. An index says nothing, and
+        takes the place of no address: GPUs that are lost may change it.
         """
         found = set(places.values())
+        addressed = {uuid for place, uuid in places.items() if address_of(place)}
         replaced = {
             self.uuids[place]: uuid for place, uuid in places.items() if place in self.uuids and address_of(place)
         }
-        self.uuids = {place: uuid for place, uuid in self.uuids.items() if uuid not in found} | dict(places)
+        left = {place for place, uuid in self.uuids.items() if uuid in (addressed if address_of(place) else found)}
+        self.uuids = {place: uuid for place, uuid in self.uuids.items() if place not in left} | dict(places)
         return {former: uuid for former, uuid in replaced.items() if former not in found}
 
     def save(self, lost: frozenset[str]) -> None:

@@ -166,8 +166,8 @@ class GpuThreads:
 
     def _post_addresses(self) -> None:
         """Post where GPUs are plugged in, also lost ones: events name them by that, and come before the facts."""
-        addresses = {uuid: address_of(place) for place, uuid in self._memory.uuids.items()}
-        self.box.post(["addresses", {uuid: address for uuid, address in addresses.items() if address}])
+        places = self._memory.uuids.items()
+        self.box.post(["addresses", {uuid: address for place, uuid in places if (address := address_of(place))}])
 
     def _save(self) -> None:
         """Write which GPUs are lost, from any thread."""

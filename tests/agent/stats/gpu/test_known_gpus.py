@@ -31,6 +31,18 @@ def test_a_gpu_is_replaced_by_the_one_that_has_its_pci_address_and_none_by_one_w
     assert known.note({"GPU 0000:17:00.0": "GPU-4"}) == {}
 
 
+def test_an_index_takes_the_address_of_no_gpu_that_is_still_there() -> None:
+    """NVML counts fewer GPUs than the kernel: which one has which address is not certain then."""
+    known = KnownGpus()
+    known.note({"GPU 0000:17:00.0": "GPU-1", "GPU 0000:65:00.0": "GPU-2", "GPU 0000:b1:00.0": "GPU-3"})
+    for places in ({"GPU 0 of 2": "GPU-1", "GPU 1 of 2": "GPU-3"}, {"GPU 0 of 2": "GPU-3", "GPU 1 of 2": "GPU-1"}):
+        assert known.note(places) == {}
+        addressed = {place: uuid for place, uuid in known.uuids.items() if "of" not in place}
+        assert addressed == {"GPU 0000:17:00.0": "GPU-1", "GPU 0000:65:00.0": "GPU-2", "GPU 0000:b1:00.0": "GPU-3"}
+    replaced = known.note({"GPU 0000:17:00.0": "GPU-1", "GPU 0000:65:00.0": "GPU-2", "GPU 0000:b1:00.0": "GPU-4"})
+    assert replaced == {"GPU-3": "GPU-4"}
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"uuids": 3, "lost": []}', b'{"uuids": {}, "lost": 3}', b"\xff"]
 )

@@ -222,6 +222,7 @@ def test_addresses_are_posted_before_a_gpu_can_have_an_event(monkeypatch: pytest
     """Those of the file come first: of a GPU that is lost, NVML tells none."""
     known = KnownGpus()
     known.note({"GPU 0000:17:00.0": GPU0, "GPU 1 of 2": GPU1})
+    known.note({"GPU 0 of 1": GPU0})
     threads = GpuThreads(known)
     monkeypatch.setattr(threads, "look", lambda now: (_ for _ in ()).throw(InterruptedError))
     with pytest.raises(InterruptedError):
