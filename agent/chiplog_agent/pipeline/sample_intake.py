@@ -173,6 +173,8 @@ class SampleIntake:
         places, lost = self._places(), set(self.lost_gpus)
         stale = set() if self.is_released else set(self.stale_gpus)
         n_xids = {uuid: 0 for gpu in self._gpus for uuid in (gpu.uuid, *(part.uuid for part in gpu.instances))}
+        others = (*places, *list(self._newest))  # `_gpus` does not come while one GPU hangs
+        n_xids |= {device: 0 for device in others if device.startswith(GPU_DEVICES)}
         n_xids |= dict.fromkeys(lost | stale, 0) | dict(self._fatal_xids)
         exposed = []
         for device, n in n_xids.items():

@@ -346,6 +346,14 @@ def test_each_gpu_is_shown_with_its_place_as_lost_or_stale_and_with_its_fatal_xi
     assert states(intake) == {"": (1,), "GPU-1": (1, 0, 2), "GPU-3": (0, 0, 0)}, "what is gone leaves"
 
 
+def test_each_gpu_is_shown_before_the_node_is_described_for_one_that_hangs_delays_that(intake: Intake) -> None:
+    """A count of fatal XIDs that begins with 1 shows no increase."""
+    intake.samples._take_sample(GpuAddresses({"GPU-1": "00000000:65:00.0"}), 0.0)
+    for device in ("GPU-2", "disk:sda", "pid:7"):
+        intake.samples._take_sample(Sample(1, device, ("hw.power",), (5.0,)), 0.0)
+    assert states(intake) == {"": (0,), "GPU-1": (0, 0, 0), "GPU-2": (0, 0, 0)}
+
+
 def test_the_log_has_each_event_by_its_level_and_what_the_node_is(
     intake: Intake, caplog: pytest.LogCaptureFixture
 ) -> None:
