@@ -86,7 +86,6 @@ class StoreReader:
         self.cold = ColdFiles(
             self._files, self._empty_files(), Snapshot({}, log), gb_max, relations, contents, is_alone=is_alone
         )
-        self.cold.prepare(self._cursor)
         self._doubled: list[tuple[int, str, int, int]] = []
         self._shape: Shape | None = None  # None: the views may be others
         with transaction(self._cursor):
@@ -356,6 +355,7 @@ class StoreReader:
             self._make_views()
 
     def _make_views(self) -> None:
+        self.cold.prepare(self._cursor)  # files that were read before may be gone
         self._shape = self._found_shape()
         make_views(self._cursor, self._main, self._log_id, self._shape)
 

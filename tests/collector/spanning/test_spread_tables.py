@@ -85,6 +85,34 @@ def test_a_rank_that_moves_to_another_collector_stays_one(tmp_path: Path) -> Non
     second.close()
 
 
+def in_two_logs(directory: Path) -> tuple[str, Index]:
+    """Publish a rank whose first events two logs have; return the store, and the index that has all of it."""
+    rank = Rank(0)
+    for step in range(10):
+        rank.log(step, loss=float(step))
+    first, second = (Index(directory / f"collector {number}", bytes([200 + number]) * 16) for number in range(2))
+    publish_in_pieces(first, directory / "lake", [block_of((rank, 0, 6))], 1)
+    publish_in_pieces(second, directory / "lake", [whole(rank)], 1)
+    first.close()
+    return f"file://{directory}/lake", second
+
+
+def test_views_are_made_again_after_files_that_were_read_for_sums_are_gone(tmp_path: Path) -> None:
+    url, index = in_two_logs(tmp_path)
+    reader = Reader(url, tmp_path)
+    assert reader.sql("SELECT count(*) > 0 FROM store.held.doubled") == [(True,)]
+    for path in (tmp_path / "lake" / "metrics").rglob("*.parquet"):
+        path.unlink()  # merged into others, and removed after seven days
+    reader.store._shape = None  # as after an error of the store
+    reader.store._look_at = reader.store._list_at = 0.0
+    reader.store.turn()
+    assert not reader.store.cold.trouble
+    assert reader.store._shape is not None
+    assert reader.sql("SELECT run_id FROM runs", {}) == [("r",)]
+    reader.close()
+    index.close()
+
+
 @proves(
     "gone-log-holds-no-version", "a log that is gone keeps no version of an artifact from its number", value="set()"
 )
