@@ -15,7 +15,7 @@ import zmq
 
 from chiplog_agent.daemon import AgentDaemon, AgentSettings
 from chiplog_schemas.codec import pack
-from chiplog_schemas.limits import CREDIT_BYTES, MIB
+from chiplog_schemas.limits import CREDIT_BYTES, MIB, SPOOL_SYNC_INTERVAL_SLOW_S
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import Lock, lock_holder_pid
@@ -531,6 +531,38 @@ def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_s
 
 
 # -- how often it syncs --
+
+
+def begin_small_block(daemon: AgentDaemon, now: float) -> None:
+    """Begin a block by one small event, after a whole turn."""
+    daemon._flush(now)
+    daemon._turned_at = now
+    daemon._act([DataReceived(b"P" * 16, 0, 0, frame(Kind.EVENT, 0, identity()))], now)
+    assert daemon._is_gathering(now)
+
+
+def test_a_small_block_gathers_until_it_is_due_or_a_rank_waits_and_no_longer_than_a_turn(daemon: AgentDaemon) -> None:
+    now = time.monotonic() + 100.0
+    begin_small_block(daemon, now)
+    assert not daemon._is_gathering(now + SPOOL_SYNC_INTERVAL_SLOW_S + 0.001)
+    daemon._batcher.sync_interval_s = 3600.0
+    assert daemon._is_gathering(now + SPOOL_SYNC_INTERVAL_SLOW_S + 0.001)
+    assert not daemon._is_gathering(now + 1.0), "other work"
+    daemon._receiver.is_ack_requested = True
+    assert not daemon._is_gathering(now)
+
+
+def test_a_process_that_has_ended_ends_the_gathering(daemon: AgentDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = b"P" * 16
+    process = start_owner(daemon.settings.places.journals / producer.hex())
+    daemon._act([SessionOpened(producer, {"pid": process.pid})], time.monotonic())
+    begin_small_block(daemon, time.monotonic() + 100.0)
+    process.communicate()
+    turns = iter([True])  # but for the process the block would gather; a second turn is too late
+    monkeypatch.setattr(daemon, "_is_gathering", lambda now: next(turns))
+    monkeypatch.setattr(daemon._samples, "take", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        daemon.run()
 
 
 @pytest.fixture
