@@ -87,6 +87,7 @@ class StoreReader:
             self._files, self._empty_files(), Snapshot({}, log), gb_max, relations, contents, is_alone=is_alone
         )
         self._doubled: list[tuple[int, str, int, int]] = []
+        self._doubled_trouble = ""  # why events that two logs have could not be read
         self._shape: Shape | None = None  # None: the views may be others
         with transaction(self._cursor):
             self._make_views()
@@ -235,7 +236,7 @@ class StoreReader:
         self._leave_out_doubled()
         self._seen = self.store.versions.get(COMPLETE, -1)
         self._listed = files
-        if self._faults:
+        if self._faults or self._doubled_trouble:
             self._look_at = self._list_at = time.monotonic() + LOOK_S  # they may be whole again, or replaced
         return True
 
@@ -371,14 +372,16 @@ class StoreReader:
     def _leave_out_doubled(self) -> None:
         """Leave out events that two logs have, in rows and in what was summed up of them."""
         doubled = self._held.doubled()
+        trouble, self._doubled_trouble = self._doubled_trouble, ""
         if doubled == self._doubled:
             return
         execute, held = self._cursor.execute, f"{CATALOG}.held"
         query = f"SELECT DISTINCT run_id FROM merged.identified JOIN {held}.doubled USING (producer)"
         runs = frozenset(run_id for (run_id,) in execute(query).fetchall() if run_id is not None)
+        needed = {table: [Need(run_ids=runs)] for table in ("metrics", "phases")}
+        deadline = time.monotonic() + LOOK_S
         try:
-            needed = {table: [Need(run_ids=runs)] for table in ("metrics", "phases")}
-            with transaction(self._cursor), self.cold.chosen(self._cursor, needed):
+            with transaction(self._cursor), self.cold.chosen(self._cursor, needed, deadline):
                 for table, series in SERIES.items():
                     facts = series_sql(doubled_facts(table, f'"{self._main}"', self._log_id))
                     execute(f"DELETE FROM {held}.doubled_{series}")
@@ -386,9 +389,16 @@ class StoreReader:
                         f"INSERT INTO {held}.doubled_{series} BY NAME SELECT producer, key, -n AS n, "
                         f"-n_numbers AS n_numbers, -sum AS sum FROM ({facts})"
                     )
-        except QueryRejected as error:
-            raise StoreError(str(error)) from error
-        self._doubled = doubled
+        except (QueryRejected, duckdb.Error) as error:  # safeguard: unread-doubled-events-stop-nothing
+            self._doubled_trouble = str(error).partition("\n")[0]
+            if not trouble and not self._closing.is_set():
+                _log.warning(
+                    "%s: sums count events twice that two logs have, whose files cannot be read: %s; trying again",
+                    self.store.url,
+                    self._doubled_trouble,
+                )
+        else:
+            self._doubled = doubled
 
     def _empty_files(self) -> Mapping[str, Path]:
         """Write a file without rows for each large table: DuckDB refuses to read none."""

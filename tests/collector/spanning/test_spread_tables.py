@@ -114,6 +114,44 @@ def test_views_are_made_again_after_files_that_were_read_for_sums_are_gone(tmp_p
 
 
 @proves(
+    "unread-doubled-events-stop-nothing",
+    "events in two logs that cannot be read are one line, and no query waits",
+    value="()",
+)
+@pytest.mark.parametrize("fault", ["missing", "damaged", "too large"])
+def test_a_store_whose_doubled_events_cannot_be_read_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    url, index = in_two_logs(tmp_path)
+    path, *_ = (tmp_path / "lake" / "metrics").rglob("*.parquet")
+    data = path.read_bytes()
+    if fault == "missing":
+        path.unlink()
+    elif fault == "damaged":
+        path.write_bytes(data[:50])
+    else:
+        monkeypatch.setattr("chiplog_collector.spanning.cold_files.GB", 1e-9)
+    reader = Reader(url, tmp_path)
+
+    def look() -> None:
+        reader.store._look_at = reader.store._list_at = 0.0
+        reader.store.turn()
+
+    look()
+    assert reader.store.cold.seen.is_set()
+    assert not reader.store.cold.trouble
+    assert reader.sql("SELECT run_id FROM runs", {}) == [("r",)]
+    [line] = caplog.messages
+    assert line.startswith(f"{url}: sums count events twice that two logs have, whose files cannot be read: ")
+    path.write_bytes(data)
+    monkeypatch.undo()
+    look()
+    assert rows(reader, "summary") == rows(index, "summary")
+    reader.close()
+    index.close()
+
+
+@proves(
     "gone-log-holds-no-version", "a log that is gone keeps no version of an artifact from its number", value="set()"
 )
 def test_a_version_of_an_artifact_in_two_logs_has_a_number_once_each_log_that_lives_has_passed_it(
