@@ -93,6 +93,7 @@ class SampleIntake:
         self._current_s = self._period_s  # between samples, as ranks ask
         self._sampled_at: float | None = None  # when the host was last sampled, monotonic; None: with another period
         self._late_s = 0.0
+        self._kept: list[Message] = []  # until this agent samples the host: what a sampler says only once
         self._sdk = SdkReports()
         self.n_dropped = 0  # samples, declared so far
         self.n_fatal_xids = 0
@@ -226,8 +227,11 @@ class SampleIntake:
         descriptor = self._sampler.fileno()
         if self._lease.poll(now):
             self._report_lease(now)
-        for item in self._sampler.read():
+        kept, self._kept = self._kept, []
+        for item in (*kept, *self._sampler.read()):
             if not self._lease.is_held and _is_of_node(item):  # safeguard: one-agent-samples-host
+                if isinstance(item, DeviceEvent) and item.kind == "gpu.replaced":
+                    self._kept.append(item)
                 continue
             if not self._samples_node and isinstance(item, Sample) and _is_of_node(item):
                 continue

@@ -18,6 +18,7 @@ from chiplog_agent.stats.sampler_process import (
     DeviceStale,
     GpuAddresses,
     Gpus,
+    Message,
     NodeFacts,
     Sample,
     SamplerLog,
@@ -77,6 +78,28 @@ class Watching:
         pass
 
     def close(self) -> None:
+        pass
+
+
+class Saying(Watching):
+    """A sampler that says these messages, once."""
+
+    has_closed_gpus = False
+
+    def __init__(self, *messages: Message) -> None:
+        self._messages = list(messages)
+
+    def read(self) -> list[Message]:
+        said, self._messages = self._messages, []
+        return said
+
+    def fileno(self) -> int:
+        return -1
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def release_gpus(self, is_wanted: bool) -> None:
         pass
 
 
@@ -245,6 +268,22 @@ def test_a_lost_gpu_is_lost_until_another_is_at_its_place(intake: Intake) -> Non
     assert intake.samples.lost_gpus == {"GPU-a"}
     assert states(intake) == {"": (0,), "GPU-a": (1, 0, 0), "GPU-c": (0, 0, 0)}
     assert intake.notice_events()[-1][4] == "replaced by GPU-c (PCI 0000:65:00.0)"
+
+
+def test_a_replaced_gpu_is_reported_once_no_other_agent_samples_the_node(intake: Intake) -> None:
+    """The sampler tells it once. Another agent may know nothing of the former GPU."""
+    other = SamplerLease("boot", NODE, "collector")
+    assert other.poll(0.0)
+    replaced = DeviceEvent("gpu.replaced", "info", "replaced by GPU-2", "GPU-1")
+    sampler = Saying(DeviceEvent("gpu.lost", "error", "lost", "GPU-1"), replaced)
+    intake.samples._sampler = sampler  # type: ignore[assignment]  # a sampler without a process
+    for now in (0.0, 10.0):
+        intake.samples.take(set(), now)
+    assert intake.notices() == ["sampler"]
+    other.close()
+    for now in (20.0, 30.0):
+        intake.samples.take(set(), now)
+    assert intake.notices() == ["sampler", "gpu.replaced"]
 
 
 def test_a_lost_gpu_that_a_new_sampler_finds_lost_is_one_event(intake: Intake) -> None:
