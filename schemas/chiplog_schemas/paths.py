@@ -112,9 +112,9 @@ class Paths:
         return self.collector / "store"
 
     @property
-    def store_answers(self) -> Path:
-        """An empty file that exists while the index could read the store at its last look."""
-        return self.store / "reader" / "answers"
+    def store_refused(self) -> Path:
+        """The file with the PID of an index that reads a store for clients, and could not at its last look."""
+        return self.store / "reader" / "refused"
 
     @property
     def agent_address(self) -> str:

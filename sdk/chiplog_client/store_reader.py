@@ -16,8 +16,7 @@ from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 
 _NEEDED = ("chiplog_collector", "deltalake", "obstore")
-_CREDENTIALS = (b"AWS_", b"AZURE_", b"GOOGLE_")  # begin the names of the variables that stores read
-_LIMIT = b"CHIPLOG_COLD_GB"
+_CREDENTIALS = ("AWS_", "AZURE_", "GOOGLE_")  # begin the names of the variables that stores read
 
 
 def check_readable(url: str) -> str:
@@ -42,31 +41,42 @@ def reader_places(url: str) -> Paths:
 def start_reader(url: str) -> None:
     """Start the process that reads a store, unless it runs. Raises QueryError.
 
-    One that runs with other variables makes way: with another limit than is set here, or with other credentials while
-    it cannot read the store.
+    One that runs with other variables makes way: with a lower limit than is set here, or with other credentials after
+    it could not read the store.
     """
     where = reader_places(url)
     try:
         ensure_private_dir(where.root)
         # safeguard: reader-has-these-credentials
-        if _is_set_otherwise(daemons.daemon_pid(where, daemons.COLLECTOR), answers=where.store_answers.exists()):
+        if _makes_way(where):
             daemons.stop(where, daemons.COLLECTOR)
         daemons.start(where, daemons.COLLECTOR, ["--embedded", "--read-store", url])
     except OSError as error:
         raise QueryError("unreachable", f"the store {url} cannot be read: {error}") from error
 
 
-def _is_set_otherwise(pid: int, *, answers: bool) -> bool:
+def _makes_way(where: Paths) -> bool:
     """Return True if a reader that runs has variables that must be replaced by those of this process."""
     try:
-        lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        lines = Path(f"/proc/{daemons.daemon_pid(where, daemons.COLLECTOR)}/environ").read_bytes().split(b"\0")
     except OSError:
         return False  # there is none
-    theirs, ours = dict(line.partition(b"=")[::2] for line in lines if line), os.environb
-    if _LIMIT in ours and ours[_LIMIT] != theirs.get(_LIMIT):
+    theirs = dict(os.fsdecode(line).partition("=")[::2] for line in lines if line)
+    if _limit(os.environ) > _limit(theirs):  # never for a lower one: two commands would end each other's reader
         return True
-    return not answers and _credentials(theirs) != _credentials(ours)
+    return _is_refused(where) and _credentials(theirs) != _credentials(os.environ)
 
 
-def _credentials(environ: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+def _is_refused(where: Paths) -> bool:
+    try:
+        return where.store_refused.read_text() == str(daemons.daemon_pid(where, daemons.INDEX))
+    except OSError:
+        return False
+
+
+def _limit(environ: Mapping[str, str]) -> int:
+    return read_limits(environ, on_bad=lambda _: None).cold_gb
+
+
+def _credentials(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(_CREDENTIALS)}

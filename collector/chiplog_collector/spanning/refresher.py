@@ -1,6 +1,8 @@
 """Keeps what a reader has of a store new: a thread that looks for commits, and takes the rows of new files."""
 
+import contextlib
 import logging
+import os
 import shutil
 import socket
 import threading
@@ -72,8 +74,8 @@ class StoreReader:
         self.note_deletions: Callable[[], None] = lambda: None  # called when another log may have deleted something
         self.note_edits: Callable[[], None] = lambda: None  # called when another log may have edited a run
         directory.mkdir(parents=True, exist_ok=True)
-        self._answers = directory / "answers"  # see `Paths.store_answers`
-        self._answers.unlink(missing_ok=True)
+        self._refused = directory / "refused"  # see `Paths.store_refused`
+        self._refused.unlink(missing_ok=True)
         [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
         _attach(connection, directory / "cache.duckdb")
         connection.execute("SET GLOBAL parquet_metadata_cache = true")  # no file of a store is written twice
@@ -159,22 +161,28 @@ class StoreReader:
 
     def turn(self) -> None:
         """Look once. A store that is away leaves everything as it was."""
+        was_away, trouble = self._is_away, ""
         try:
             self.refresh()
-            if self._is_away:
+            if was_away:
                 _log.info("the store %s can be read again", self.store.url)
-            self._is_away = False
-            self.cold.trouble = ""
-            self._answers.touch()
         except (StoreError, OSError, duckdb.Error) as error:  # safeguard: unreadable-store-stops-nothing
-            reason = str(error).partition("\n")[0]
-            if not self._is_away and not self._closing.is_set():  # else the end has interrupted it
-                _log.warning("the store %s cannot be read: %s; trying again", self.store.url, reason)
-            self._is_away = True
-            self._answers.unlink(missing_ok=True)
+            trouble = str(error).partition("\n")[0] or repr(error)
+            if not was_away and not self._closing.is_set():  # else the end has interrupted it
+                _log.warning("the store %s cannot be read: %s; trying again", self.store.url, trouble)
             self._listed = {}  # the sign of news is not lost
             self._shape = None
-            self.cold.trouble = reason
+        self._is_away = bool(trouble)
+        if self._is_alone and self._is_away != was_away:
+            self._note_refusal()
+        self.cold.trouble = trouble  # last: a client that is told may start a reader in place of this one
+
+    def _note_refusal(self) -> None:
+        with contextlib.suppress(OSError):  # of the disk of the cache
+            if self._is_away:
+                self._refused.write_text(str(os.getpid()))
+            else:
+                self._refused.unlink(missing_ok=True)
 
     def refresh(self) -> bool:
         """Take what has been committed since the last time. Return False if that is nothing."""

@@ -1,6 +1,7 @@
 """The thread that looks at a store: a store that is away changes nothing, and is one line."""
 
 import logging
+import os
 import shutil
 import threading
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from chiplog_collector.query.sql_guard import QueryRejected
 from chiplog_collector.spanning.refresher import StoreReader
-from chiplog_collector.store.delta_store import Addition, DeltaStore
+from chiplog_collector.store.delta_store import Addition, DeltaStore, StoreError
 from chiplog_collector.store.heartbeat import Beats
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.published_tables import ORDERS
@@ -50,6 +51,33 @@ def test_a_store_that_is_away_is_one_line(
     assert caplog.messages[1:] == [f"the store file://{tmp_path}/lake can be read again"]
     reader.close()
     index.close()
+
+
+def test_a_reader_alone_notes_for_clients_that_it_cannot_read_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader(f"file://{tmp_path}/lake", tmp_path)
+    refused, refresh = tmp_path / "reader" / "refused", reader.store.refresh
+
+    def fail() -> bool:
+        raise StoreError("no credentials")
+
+    monkeypatch.setattr(reader.store, "refresh", fail)
+    reader.store.turn()
+    assert refused.read_text() == str(os.getpid())
+    monkeypatch.setattr(reader.store, "refresh", refresh)
+    reader.store.turn()
+    assert not refused.exists()
+    refused.mkdir()  # it can be neither written nor removed
+    caplog.clear()
+    reader.store.turn()
+    assert not caplog.messages
+    monkeypatch.setattr(reader.store, "refresh", fail)
+    reader.store.turn()
+    monkeypatch.setattr(reader.store, "refresh", refresh)
+    reader.store.turn()
+    assert not reader.store.cold.trouble, "the disk of the cache is not the store"
+    reader.close()
 
 
 @pytest.mark.parametrize("noted", ["_note_heard", "_leave_out_doubled"])

@@ -1,7 +1,10 @@
 """Read a store without a collector: by its address, as any other data."""
 
+import contextlib
 import hashlib
+import os
 import pickle
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +75,11 @@ def test_a_reader_with_other_variables_makes_way(tmp_path: Path, url: str, monke
         connect(url).close()
         return daemons.daemon_pid(where, daemons.COLLECTOR)
 
+    def answers() -> bool:
+        with connect(url) as client, contextlib.suppress(QueryError):
+            return client.sql("FROM runs").rows() == []
+        return False
+
     commits = tmp_path / "lake" / "collectors" / "_delta_log"
     commits.parent.mkdir(parents=True)
     commits.write_text("no directory")  # it cannot be read
@@ -83,7 +91,8 @@ def test_a_reader_with_other_variables_makes_way(tmp_path: Path, url: str, monke
     second = pid_of_reader()
     assert second != before
     commits.unlink()
-    wait_until(where.store_answers.exists, "the reader to read the store")
+    wait_until(answers, "an answer")
+    wait_until(lambda: not where.store_refused.exists(), "the reader to read the store")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a wrong one")
     assert pid_of_reader() == second, "one that reads the store stays, for others who ask it"
     monkeypatch.setenv("CHIPLOG_COLD_GB", "20")
@@ -91,6 +100,40 @@ def test_a_reader_with_other_variables_makes_way(tmp_path: Path, url: str, monke
     assert third != second
     monkeypatch.delenv("CHIPLOG_COLD_GB")
     assert pid_of_reader() == third
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "is_refused", "makes_way"),
+    [
+        ({"AWS_SESSION_TOKEN": "a"}, {"AWS_SESSION_TOKEN": "b"}, False, False),
+        ({"AWS_SESSION_TOKEN": "a"}, {"AWS_SESSION_TOKEN": "b"}, True, True),
+        ({"AWS_SESSION_TOKEN": "a"}, {"AWS_SESSION_TOKEN": "a"}, True, False),
+        ({"CHIPLOG_COLD_GB": "20"}, {"CHIPLOG_COLD_GB": " 020"}, False, False),
+        ({"CHIPLOG_COLD_GB": "20"}, {"CHIPLOG_COLD_GB": "15"}, False, False),
+        ({"CHIPLOG_COLD_GB": "20"}, {"CHIPLOG_COLD_GB": "21"}, False, True),
+    ],
+    ids=["first look", "refused", "same credentials", "same limit", "lower limit", "greater limit"],
+)
+def test_a_reader_makes_way_only_for_what_may_answer_more(
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: dict[str, str],
+    ours: dict[str, str],
+    is_refused: bool,
+    makes_way: bool,
+) -> None:
+    where, stopped = store_reader.reader_places(url), []
+    where.store_refused.parent.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "600"], env=os.environ | theirs) as reader, monkeypatch.context() as context:
+        where.store_refused.write_text(str(reader.pid if is_refused else reader.pid + 1))  # that of an earlier one
+        context.setattr(daemons, "daemon_pid", lambda *_: reader.pid)
+        context.setattr(daemons, "start", lambda *_: reader.pid)
+        context.setattr(daemons, "stop", lambda *_: stopped.append(reader.pid))
+        for name, value in ours.items():
+            context.setenv(name, value)
+        store_reader.start_reader(url)
+        reader.kill()
+    assert bool(stopped) == makes_way
 
 
 @pytest.mark.parametrize("url", ["file://relative", "s3://", "file://"])
