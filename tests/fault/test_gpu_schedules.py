@@ -73,6 +73,11 @@ def pairs(messages: list[Message], device: str) -> list[str]:
     return [event.kind for event in events if event.kind in ("gpu.lost", "gpu.back")]
 
 
+def n_descriptors_of(node: GpuSampler) -> int:
+    """Return the number of the sampler's descriptors, without those that a thread has open for a moment."""
+    return min(len(os.listdir(f"/proc/{node.feed.pid}/fd")) for _ in range(100))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(N_PROCESSES))
 def test_a_real_sampler_follows_a_random_schedule_without_a_missed_sample_of_the_host(
@@ -81,7 +86,7 @@ def test_a_real_sampler_follows_a_random_schedule_without_a_missed_sample_of_the
     generator = random.Random(seed)
     node.feed.start()
     node.run(lambda messages: len(of(messages, GPU0)) >= 5 and len(of(messages, GPU1)) >= 5)
-    n_descriptors = len(os.listdir(f"/proc/{node.feed.pid}/fd"))
+    n_descriptors = n_descriptors_of(node)
     messages: list[Message] = []
     for _ in range(6):
         node.tell(f"{generator.choice(WORDS)} {generator.choice(['', '', 'hang0', 'hang1', 'hang_events'])}")
@@ -100,4 +105,4 @@ def test_a_real_sampler_follows_a_random_schedule_without_a_missed_sample_of_the
         assert kinds == ["gpu.lost", "gpu.back"] * (len(kinds) // 2), (gpu, kinds, lines(messages))
     times_us = [sample.ts_us for sample in of(messages, "")]
     assert max(after - before for before, after in pairwise(times_us)) < HOST_GAP_S * 1e6
-    assert len(os.listdir(f"/proc/{node.feed.pid}/fd")) == n_descriptors
+    assert n_descriptors_of(node) == n_descriptors

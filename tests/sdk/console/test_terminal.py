@@ -58,9 +58,10 @@ class Terminal:
         """Return the descriptors that a process has opened on this terminal to read only."""
         name, found = os.ttyname(self._slave), []
         for number in os.listdir(f"/proc/{pid}/fd"):
-            flags = int(re.search(r"flags:\s+(\d+)", Path(f"/proc/{pid}/fdinfo/{number}").read_text())[1], 8)
-            if os.readlink(f"/proc/{pid}/fd/{number}") == name and flags & os.O_ACCMODE == os.O_RDONLY:
-                found.append(number)
+            with contextlib.suppress(FileNotFoundError):  # it was closed in the meantime
+                flags = int(re.search(r"flags:\s+(\d+)", Path(f"/proc/{pid}/fdinfo/{number}").read_text())[1], 8)
+                if os.readlink(f"/proc/{pid}/fd/{number}") == name and flags & os.O_ACCMODE == os.O_RDONLY:
+                    found.append(number)
         return found
 
     def type(self, keys: str) -> None:
