@@ -7,7 +7,7 @@ from typing import Any
 from chiplog_client.client import Client
 from chiplog_client.reads.parameters import BadRequestError
 from chiplog_client.reads.run_report import RANK_ROUNDS_FIRST
-from chiplog_client.reads.system.throttling import THROTTLE_COUNTERS, THROTTLED_SHARE_MIN, throttle_text
+from chiplog_client.reads.system.throttling import THROTTLE_COUNTERS, THROTTLED_SHARE_MIN, names_sql, throttle_text
 
 LABELS_MAX = 2_048
 EVENTS_MAX = 3  # of GPUs, named per label
@@ -48,7 +48,7 @@ SELECT s.label, s.name, s.device, s.value - lag(s.value) OVER of_counter AS grow
        epoch(s.ts) - epoch(lag(s.ts) OVER of_counter) AS seconds
 FROM system s JOIN {_WHEN} w ON w.label = s.label
 WHERE s.run_id = $run AND s.ts <= w.at AND s.ts > w.at - to_seconds({_SAMPLE_AGE_S}) AND s.ts <= make_timestamp($until)
-  AND s.name IN ({", ".join(f"'{name}'" for name in THROTTLE_COUNTERS)})
+  AND s.name IN ({names_sql(THROTTLE_COUNTERS)})
 WINDOW of_counter AS (PARTITION BY s.label, s.node, s.device, s.name ORDER BY s.ts)
 QUALIFY row_number() OVER (PARTITION BY s.label, s.node, s.device, s.name ORDER BY s.ts DESC) = 1 AND growth IS NOT NULL
 """

@@ -7,7 +7,13 @@ from typing import Any
 
 from chiplog_client.client import Client
 from chiplog_client.reads.run_report import FIRST_FAILURE
-from chiplog_client.reads.system.throttling import THROTTLE_COUNTERS, THROTTLED_SHARE_MIN, throttle_text
+from chiplog_client.reads.system.throttling import (
+    THROTTLE_COUNTERS,
+    THROTTLED_SHARE_MIN,
+    bits_sql,
+    names_sql,
+    throttle_text,
+)
 from chiplog_client.reads.verdict import OUTSIDE, Failure, Outside, Spell, build_sentence, failure_of, slow_spells
 
 # The last step that counts, by the labels that run or failed. Steps that one of them has not finished are not compared:
@@ -71,9 +77,9 @@ _THROTTLED = f"""
 WITH chosen AS MATERIALIZED (
     SELECT ts, node, device, name, value FROM system
     WHERE run_id = $run AND label = $label AND ts BETWEEN $first AND $last
-      AND name IN ('hw.gpu.throttle.reasons', {", ".join(f"'{name}'" for name in _COUNTERS)})
+      AND name IN ('hw.gpu.throttle.reasons', {names_sql(_COUNTERS)})
 ), bits(name, bit) AS (
-    VALUES {", ".join(f"('{name}', {bit})" for name, bit in _COUNTERS.items())}
+    VALUES {bits_sql(_COUNTERS)}
 ), times AS (
     SELECT node, device, bit, greatest(value - lag(value) OVER of_counter, 0) AS growth,
            epoch(ts) - epoch(lag(ts) OVER of_counter) AS seconds

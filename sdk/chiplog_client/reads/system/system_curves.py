@@ -9,7 +9,13 @@ from chiplog_client.client import Client
 from chiplog_client.reads.curves import band_of, bucket_width, lines_of
 from chiplog_client.reads.system.node_steps import progress_sql, read_step_span
 from chiplog_client.reads.system.sample_names import is_counter, sample_name, sample_place
-from chiplog_client.reads.system.throttling import THROTTLE_COUNTERS, THROTTLED_SHARE_MIN, throttle_text
+from chiplog_client.reads.system.throttling import (
+    THROTTLE_COUNTERS,
+    THROTTLED_SHARE_MIN,
+    bits_sql,
+    names_sql,
+    throttle_text,
+)
 
 LINES_MAX = 16  # above that a band over all devices
 POINTS_MAX = 400
@@ -107,10 +113,10 @@ ORDER BY name, length(node), node, rank NULLS LAST, length(device), device
 # safeguard: marks-by-counters
 _MARKS = f"""
 WITH {{progress}}, bits(name, bit) AS (
-    VALUES {", ".join(f"('{name}', {bit})" for name, bit in THROTTLE_COUNTERS.items())}
+    VALUES {bits_sql(THROTTLE_COUNTERS)}
 ), times AS (
     SELECT ts, label, node, device, name, value FROM system
-    WHERE run_id = $run AND name IN ({", ".join(f"'{name}'" for name in THROTTLE_COUNTERS)})
+    WHERE run_id = $run AND name IN ({names_sql(THROTTLE_COUNTERS)})
 ), counters AS MATERIALIZED (
     SELECT label, node, device, name, any_value(bit) AS bit, max(value) > min(value) AS has_grown,
            row_number() OVER () AS id

@@ -1,5 +1,7 @@
 """Why a GPU is throttled: the bits of hw.gpu.throttle.reasons, and which of them have a counter of their time."""
 
+from collections.abc import Mapping
+
 THROTTLE_COUNTERS = {  # as throttle_cost sums them up, see analysis.sql
     "hw.gpu.throttle.time.sw_power": 4,
     "hw.gpu.throttle.time.sync_boost": 16,
@@ -16,6 +18,16 @@ _REASONS = {  # in the words of nvidia-smi
     64: "HW thermal slowdown",
     128: "HW power brake slowdown",
 }
+
+
+def names_sql(counters: Mapping[str, int]) -> str:
+    """Return the names of counters as a list of SQL."""
+    return ", ".join(f"'{name}'" for name in counters)
+
+
+def bits_sql(counters: Mapping[str, int]) -> str:
+    """Return rows of SQL: the name of each counter, and its bit."""
+    return ", ".join(f"('{name}', {bit})" for name, bit in counters.items())
 
 
 def throttle_text(reasons: int) -> str:
