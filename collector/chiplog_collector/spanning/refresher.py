@@ -175,7 +175,7 @@ class StoreReader:
         self._is_away = bool(trouble)
         if self._is_alone and self._is_away != was_away:
             self._note_refusal()
-        self.cold.trouble = trouble  # last: a client that is told may start a reader in place of this one
+        self.cold.trouble = trouble  # last: a client that gets it may start a reader in place of this one
 
     def _note_refusal(self) -> None:
         with contextlib.suppress(OSError):  # of the disk of the cache

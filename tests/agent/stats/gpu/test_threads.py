@@ -109,7 +109,7 @@ def test_a_new_sampler_knows_the_uuid_of_a_lost_gpu_and_that_it_is_back(node: Gp
     node.run(lambda messages: bool(of(messages, GPU0)) and node.known.exists())
     node.feed.close()
     known = KnownGpus(node.known)
-    known.note({"GPU 0000:17:00.0": GPU2})  # of one that is lost NVML tells none
+    known.note({"GPU 0000:17:00.0": GPU2})  # NVML returns no UUID of a lost GPU
     known.save(known.lost)
     for word in ("lost0", ""):
         node.tell(word)

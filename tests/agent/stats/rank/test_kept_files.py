@@ -1,4 +1,4 @@
-"""Files of /proc that stay open tell what opening them anew would, and are closed once they are not read."""
+"""Files of /proc that stay open return what opening them again would, and are closed once they are not read."""
 
 import os
 import subprocess
