@@ -36,10 +36,7 @@ def is_store(address: str) -> bool:
 
 def check_store(address: str) -> str:
     """Return the address of a store without a final slash, or raise AddressError, also if its server is no address."""
-    checked = _check_store(address)
-    if checked.startswith("s3:"):
-        _check_endpoint(os.environ)
-    return checked
+    return _check_endpoint(_check_store(address))
 
 
 def _check_store(address: str) -> str:
@@ -57,17 +54,18 @@ def store_of(environ: Mapping[str, str]) -> str:
         checked = _check_store(url) if url else ""
     except AddressError as error:
         raise AddressError(f"{STORE}={error}") from None
-    return check_store(checked) if checked else ""
+    return _check_endpoint(checked)
 
 
-def _check_endpoint(environ: Mapping[str, str]) -> None:
-    """Raise AddressError for a server of S3 with which every request would fail, or even the process."""
-    url = environ.get("AWS_ENDPOINT_URL", "")
+def _check_endpoint(address: str) -> str:
+    """Return the address. Raises AddressError for a server of S3 with which every request or the process would fail."""
+    url = os.environ.get("AWS_ENDPOINT_URL", "") if address.startswith("s3:") else ""
     if url and not url.startswith(("http://", "https://")):
         raise AddressError(f"AWS_ENDPOINT_URL={url} has no scheme; write https://HOST or http://HOST:PORT")
-    allowed = environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "on", "yes", "y")
+    allowed = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "on", "yes", "y")
     if url.startswith("http://") and not allowed:
         raise AddressError(f"AWS_ENDPOINT_URL={url} is not encrypted; to use it, set AWS_ALLOW_HTTP=true")
+    return address
 
 
 def check_store_exists(address: str) -> None:
